@@ -1,0 +1,1 @@
+"""longtail: extreme multi-label text classification for short texts and long tails."""

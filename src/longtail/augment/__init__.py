@@ -1,0 +1,1 @@
+"""→ MORE TRAINING POINTS: each part says where it acts."""

@@ -1,0 +1,1 @@
+"""TEXT + LABELS → DATASET."""

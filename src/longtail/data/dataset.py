@@ -1,0 +1,300 @@
+"""TEXT + LABELS → DATASET: one immutable value that every later stage reads.
+
+On disk (`save`, `open_dataset`) a data set is a folder of Arrow texts and memory-mapped CSR arrays, so that millions of
+points open at once without being read. The fingerprint depends on the content only, never on the format it came from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from longtail.errors import DataError, ModelError
+from longtail.files import read_arrays, read_json, whole_folder, write_arrays, write_json
+from longtail.types import LabelMatrix, Texts, joined, no_pairs
+
+SCHEMA = 1
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """All L labels: their texts (absent in bag-of-words files), raw ids and features, as far as they are known."""
+
+    count: int
+    texts: Texts | None = None
+    ids: Texts | None = None
+    features: sp.csr_array | None = None  # (L, V)
+
+    def __len__(self) -> int:
+        return self.count
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """N points with their texts or features, targets (N, L), and pairs (N, L) that are never counted nor trained on."""
+
+    name: str
+    labels: Labels
+    targets: LabelMatrix
+    excluded: LabelMatrix
+    texts: Texts | None = None
+    ids: Texts | None = None
+    features: sp.csr_array | None = None  # (N, V), only where a file has no texts
+
+    def __len__(self) -> int:
+        return int(self.targets.shape[0])
+
+    def __repr__(self) -> str:
+        return f"Split({self.name}: {len(self)} points, {len(self.labels)} labels)"
+
+    def need_texts(self, what: str) -> Texts:
+        """Return the texts, or say why `what` cannot work without them."""
+        if self.texts is None:
+            raise DataError(
+                f"this data set has features but no texts, and {what} needs texts",
+                remedy="load a layout with raw texts (jsonl, parquet, csv, xmc-json …)",
+            )
+        return self.texts
+
+    def take(self, rows: NDArray[Any], name: str | None = None) -> Split:
+        """Select points."""
+        return replace(
+            self,
+            name=name or self.name,
+            targets=self.targets[rows],
+            excluded=self.excluded[rows],
+            texts=None if self.texts is None else self.texts.take(rows),
+            ids=None if self.ids is None else self.ids.take(rows),
+            features=None if self.features is None else self.features[rows],
+        )
+
+    def divide(self, share: float = 0.1, *, seed: int = 0, most: int | None = None) -> tuple[Split, Split]:
+        """Split the points at random into (the rest, a validation part); order is kept inside both."""
+        size = min(max(1, round(share * len(self))), most or len(self), max(0, len(self) - 1))
+        chosen = np.zeros(len(self), np.bool_)
+        chosen[np.random.default_rng(seed).permutation(len(self))[:size]] = True
+        return self.take(np.flatnonzero(~chosen)), self.take(np.flatnonzero(chosen), "validation")
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Splits over one set of labels.
+
+    >>> data = from_rows({"train": (["red cat"], [[0]])}, label_texts=["cat", "dog"])
+    >>> data.train.targets.shape, data.labels.texts[1]
+    ((1, 2), 'dog')
+    """
+
+    labels: Labels
+    splits: Mapping[str, Split]
+    name: str = "data"
+    vocabulary: Texts | None = None  # (V,) names of features
+    origin: str = field(default="memory", compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "splits", MappingProxyType(dict(self.splits)))
+
+    def __getitem__(self, name: str) -> Split:
+        if name not in self.splits:
+            raise DataError(
+                f"{self.name} has no {name} split", remedy=f"it has: {', '.join(self.splits)}; see `longtail data split`"
+            )
+        return self.splits[name]
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{split.name} {len(split):,}" for split in self.splits.values())
+        return f"Dataset({self.name}: {sizes}; {len(self.labels):,} labels)"
+
+    @property
+    def train(self) -> Split:
+        """The training points."""
+        return self["train"]
+
+    @property
+    def validation(self) -> Split:
+        """The validation points, where the data set has them."""
+        return self["validation"]
+
+    @property
+    def test(self) -> Split:
+        """The test points."""
+        return self["test"]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash the content: texts, ids, features, targets and excluded pairs, but not names or formats."""
+        digest = hashlib.sha256(b"longtail-1")
+        for name, value in sorted(self._parts()):
+            digest.update(name.encode())
+            for piece in _pieces(value):
+                digest.update(hashlib.sha256(piece).digest())
+        return digest.hexdigest()[:32]
+
+    def _parts(self) -> Iterable[tuple[str, Texts | sp.csr_array | None]]:
+        """Name every text column and matrix."""
+        yield "labels.text", self.labels.texts
+        yield "labels.id", self.labels.ids
+        yield "labels.features", self.labels.features
+        yield "vocabulary.text", self.vocabulary
+        for split in self.splits.values():
+            yield f"{split.name}.text", split.texts
+            yield f"{split.name}.id", split.ids
+            yield f"{split.name}.features", split.features
+            yield f"{split.name}.targets", split.targets
+            yield f"{split.name}.excluded", split.excluded
+
+    def with_splits(self, *splits: Split) -> Dataset:
+        """Replace the splits."""
+        return replace(self, splits={split.name: split for split in splits})
+
+    def divided(self, share: float = 0.1, *, seed: int = 0) -> Dataset:
+        """Add a validation split taken from the training points, unless there is one."""
+        if "validation" in self.splits:
+            return self
+        train, validation = self.train.divide(share, seed=seed)
+        others = [split for name, split in self.splits.items() if name != "train"]
+        return self.with_splits(train, validation, *others)
+
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write the memory-mapped layout (format `arrow`)."""
+        with whole_folder(path, force=force) as folder:
+            arrays: dict[str, NDArray[Any]] = {}
+            columns: dict[str, dict[str, Texts]] = {}
+            for name, value in self._parts():
+                table, _, column = name.partition(".")
+                if isinstance(value, Texts):
+                    columns.setdefault(table, {})[column] = value
+                elif value is not None:
+                    arrays |= {f"{name}.indptr": value.indptr, f"{name}.indices": value.indices}
+                    arrays |= {f"{name}.values": value.data, f"{name}.shape": np.asarray(value.shape, np.int64)}
+            for table, texts in columns.items():
+                _write_texts(folder / f"{table}.arrow", texts)
+            write_arrays(folder / "matrices.safetensors", arrays)
+            manifest = {"schema": SCHEMA, "name": self.name, "labels": len(self.labels), "splits": list(self.splits)}
+            write_json(folder / "dataset.json", manifest | {"fingerprint": self.fingerprint, "tables": sorted(columns)})
+
+
+def open_dataset(path: str | Path) -> Dataset:
+    """Open what `Dataset.save` wrote; texts and matrices stay on disk until they are used."""
+    folder = Path(path)
+    manifest = read_json(folder / "dataset.json", DataError)
+    if manifest.get("schema") != SCHEMA:
+        raise DataError(f"schema {manifest.get('schema')!r}, not {SCHEMA}", file=folder, remedy="convert it again")
+    try:
+        arrays = read_arrays(folder / "matrices.safetensors")
+        tables = {str(table): _read_texts(folder, str(table)) for table in manifest["tables"]}
+        count = int(manifest["labels"])
+        width: dict[str, int] = {}
+
+        def matrix(name: str) -> sp.csr_array | None:
+            return _matrix(arrays, name, count if name.endswith(("targets", "excluded")) else None, width)
+
+        found = tables.get("labels", {})
+        labels = Labels(count, found.get("text"), found.get("id"), matrix("labels.features"))
+        splits = []
+        for name in map(str, manifest["splits"]):
+            texts, targets = tables.get(name, {}), matrix(f"{name}.targets")
+            if targets is None:
+                raise ValueError(f"no targets for {name}")
+            excluded = matrix(f"{name}.excluded")
+            splits.append(
+                Split(
+                    name, labels, targets, no_pairs(targets.shape) if excluded is None else excluded,
+                    texts.get("text"), texts.get("id"), matrix(f"{name}.features"),
+                )
+            )  # fmt: skip
+        vocabulary = tables.get("vocabulary", {}).get("text")
+        data = Dataset(labels, {s.name: s for s in splits}, str(manifest["name"]), vocabulary, str(folder))
+        _check_lengths(data)
+    except (ModelError, KeyError, ValueError, TypeError, OSError, pa.ArrowException) as reason:
+        raise DataError(f"damaged ({reason})", file=folder, remedy="convert the data set again") from None
+    return data
+
+
+def from_rows(
+    splits: Mapping[str, tuple[Iterable[str], Iterable[Iterable[int]]]], *, label_texts: Iterable[str], name: str = "data"
+) -> Dataset:
+    """Build a data set from Python lists of texts and label ids: the shortest way in for tests and notebooks."""
+    labels = Labels(0, Texts(label_texts))
+    labels = replace(labels, count=len(labels.texts or ()))
+    made = {}
+    for split, (texts, rows) in splits.items():
+        lists = [sorted(set(row)) for row in rows]
+        indptr = np.concatenate([[0], np.cumsum([len(row) for row in lists])]).astype(np.int32)
+        indices = np.fromiter((label for row in lists for label in row), np.int32)
+        shape = (len(lists), labels.count)
+        targets = sp.csr_array((np.ones(len(indices), np.float32), indices, indptr), shape=shape)
+        made[split] = Split(split, labels, targets, no_pairs(shape), Texts(texts))
+    return Dataset(labels, made, name)
+
+
+def _pieces(value: Texts | sp.csr_array | None) -> Iterable[bytes | memoryview]:
+    """Cut a value into canonical byte strings."""
+    if value is None:
+        return [b"none"]
+    if isinstance(value, Texts):
+        array = pa.concat_arrays([value.array]) if value.array.offset == 0 else joined(Texts([]), value).array
+        _, offsets, body = array.buffers()
+        starts = np.frombuffer(offsets, np.int64, len(array) + 1) if len(array) else np.zeros(1, np.int64)
+        raw = memoryview(body)[int(starts[0]) : int(starts[-1])] if body is not None else b""
+        return [b"texts", memoryview(np.ascontiguousarray(starts - starts[0])).cast("B"), raw]
+    wide = [value.indptr.astype(np.int64), value.indices.astype(np.int64), value.data.astype(np.float32)]
+    shape = repr(tuple(int(n) for n in value.shape)).encode()
+    return [b"matrix", shape, *(memoryview(part).cast("B") if part.size else b"" for part in wide)]
+
+
+def _write_texts(path: Path, columns: dict[str, Texts]) -> None:
+    """Write text columns as one Arrow file with one batch."""
+    table = pa.table({name: texts.array for name, texts in columns.items()}).combine_chunks()
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+def _read_texts(folder: Path, table: str) -> dict[str, Texts]:
+    """Map the text columns of one Arrow file."""
+    if "/" in table or table.startswith("."):
+        raise ValueError(f"table name {table!r}")
+    content = pa.ipc.open_file(pa.memory_map(str(folder / f"{table}.arrow"))).read_all()
+    for column in content.columns:
+        column.validate(full=True)
+    return {name: Texts(content[name]) for name in content.column_names}
+
+
+def _matrix(
+    arrays: Mapping[str, NDArray[Any]], name: str, columns: int | None, width: dict[str, int]
+) -> sp.csr_array | None:
+    """Assemble a CSR from mapped arrays and check that its indices stay inside."""
+    if f"{name}.indptr" not in arrays:
+        return None
+    indptr, indices, values, shape = (arrays[f"{name}.{part}"] for part in ("indptr", "indices", "values", "shape"))
+    rows, cols = (int(n) for n in shape)
+    expected = columns if columns is not None else width.setdefault("features", cols)
+    sound = cols == expected and len(indptr) == rows + 1 and indptr[0] == 0 and indptr[-1] == len(indices) == len(values)
+    if not sound or bool((np.diff(indptr) < 0).any()):
+        raise ValueError(f"{name} does not fit its shape")
+    if len(indices) and (indices.min() < 0 or indices.max() >= cols):
+        raise ValueError(f"{name} names a column beyond {cols}")
+    matrix = sp.csr_array((rows, cols), dtype=values.dtype)
+    matrix.data, matrix.indices, matrix.indptr = values, indices, indptr  # no copy, no further scan
+    return matrix
+
+
+def _check_lengths(data: Dataset) -> None:
+    """Check that columns of one table are equally long."""
+    tables = [(data.labels.count, "labels", (data.labels.texts, data.labels.ids))]
+    tables += [(len(split), split.name, (split.texts, split.ids)) for split in data.splits.values()]
+    for count, name, columns in tables:
+        for column in columns:
+            if column is not None and len(column) != count:
+                raise ValueError(f"{name} has {len(column)} texts for {count} rows")

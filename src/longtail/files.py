@@ -1,0 +1,122 @@
+"""BYTES ↔ DISK: whole files or nothing, and arrays that open without being read.
+
+Everything that longtail writes goes to a temporary name first and is renamed when complete. Arrays are kept in the
+safetensors layout and opened by memory map; nothing here can run code from a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from longtail.errors import DataError, LongtailError, ModelError
+
+LARGEST_HEADER = 16 * 2**20
+TYPES = {"F64": "f8", "F32": "f4", "F16": "f2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1", "U8": "u1"}
+
+
+@contextmanager
+def whole_file(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; move it there when the block succeeds, remove it when it fails."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    partial = Path(name)
+    try:
+        yield partial
+        with partial.open("rb+") as written:
+            os.fsync(written.fileno())
+        partial.chmod(0o644)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(path: str | Path, *, force: bool = False) -> Iterator[Path]:
+    """Yield a temporary folder beside `path`; move it there when the block succeeds, remove it when it fails."""
+    path = Path(path)
+    if path.exists() and not force and (path.is_file() or any(path.iterdir())):
+        raise DataError("exists already", file=path, remedy="choose another folder or pass --force")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield partial
+        partial.chmod(0o755)
+        if path.is_dir():
+            old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
+            path.replace(old / "replaced")
+            partial.replace(path)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+            partial.replace(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_json(path: str | Path, value: object) -> None:
+    """Write indented JSON, whole or not at all."""
+    with whole_file(path) as partial:
+        partial.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path, error: type[LongtailError] = ModelError) -> dict[str, Any]:
+    """Read a JSON object of at most LARGEST_HEADER bytes."""
+    try:
+        if path.stat().st_size > LARGEST_HEADER:
+            raise error(f"{path}: larger than {LARGEST_HEADER >> 20} MB; this is not a file that longtail wrote")
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise error(f"{path}: not found; is this a folder that longtail wrote?") from None
+    except (OSError, ValueError, RecursionError) as reason:
+        raise error(f"{path}: not readable JSON ({reason}); write the folder again") from None
+    if not isinstance(value, dict):
+        raise error(f"{path}: holds {type(value).__name__}, not an object; write the folder again")
+    return value
+
+
+def write_arrays(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write named arrays to one safetensors file, whole or not at all."""
+    with whole_file(path) as partial:
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, partial)
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Open the arrays of a safetensors file by memory map; every bound is checked before any view is made."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 or length > min(size - 8, LARGEST_HEADER):
+                raise ValueError(f"header of {length} bytes in a file of {size}")
+            header = json.loads(file.read(length).decode("utf-8"))
+        body = np.memmap(path, np.uint8, "r", offset=8 + length) if size > 8 + length else np.zeros(0, np.uint8)
+        return {name: _view(body, spec) for name, spec in header.items() if name != "__metadata__"}
+    except FileNotFoundError:
+        raise ModelError(f"{path}: not found; the folder is not complete") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as reason:
+        raise ModelError(f"{path}: damaged ({reason}); write the folder again") from None
+
+
+def _view(body: NDArray[np.uint8], spec: dict[str, Any]) -> NDArray[Any]:
+    """Cut one array out of the mapped bytes."""
+    dtype, shape = np.dtype(TYPES[spec["dtype"]]), tuple(int(n) for n in spec["shape"])
+    begin, end = (int(n) for n in spec["data_offsets"])
+    items = 1
+    for n in shape:
+        items *= n
+    if min(shape, default=0) < 0 or not 0 <= begin <= end <= len(body) or end - begin != items * dtype.itemsize:
+        raise ValueError(f"an array of shape {shape} does not fit bytes {begin} to {end} of {len(body)}")
+    return np.asarray(body[begin:end]).view(dtype).reshape(shape)

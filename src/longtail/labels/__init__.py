@@ -1,0 +1,1 @@
+"""→ WHAT LABELS KNOW: frequencies, propensities, graphs."""

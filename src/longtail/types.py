@@ -1,0 +1,152 @@
+"""The nouns that travel between the stages, and the legend of their shapes.
+
+N points, B batch, T tokens, V vocabulary, D dimensions, L labels, M meta-labels, K candidates, k top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, overload
+
+import numpy as np
+import pyarrow as pa
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float32]
+Ints: TypeAlias = NDArray[np.int32]
+LabelMatrix: TypeAlias = sp.csr_array  # (N, L) float32, sorted indices, values in (0, 1]
+
+
+def label_matrix(
+    indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, int], values: NDArray[Any] | None = None
+) -> LabelMatrix:
+    """Build a canonical CSR: float32, sorted, no duplicates (the largest value wins), no explicit zeros."""
+    data = np.ones(len(indices), np.float32) if values is None else np.asarray(values, np.float32)
+    rows = np.repeat(np.arange(shape[0]), np.diff(indptr))
+    order = np.lexsort((-data, indices, rows))
+    rows, columns, data = rows[order], np.asarray(indices)[order], data[order]
+    keep = data > 0
+    if len(rows) > 1:
+        keep[1:] &= (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1])
+    rows, columns, data = rows[keep], columns[keep].astype(np.int32), data[keep]
+    counts = np.bincount(rows, minlength=shape[0])
+    pointer = np.concatenate([[0], np.cumsum(counts)])
+    index_type = np.int32 if len(columns) < 2**31 else np.int64
+    return sp.csr_array((data, columns, pointer.astype(index_type)), shape=shape)
+
+
+def no_pairs(shape: tuple[int, int]) -> LabelMatrix:
+    """Return an empty (N, L) matrix."""
+    return sp.csr_array(shape, dtype=np.float32)
+
+
+class Texts(Sequence[str]):
+    """An immutable sequence of texts on Arrow memory; slices and selections copy no Python strings.
+
+    >>> Texts(["a b", "c"])[1]
+    'c'
+    >>> Texts(["a", "b", "c"]).take([2, 0]).tolist()
+    ['c', 'a']
+    """
+
+    __slots__ = ("array",)
+
+    def __init__(self, texts: Iterable[str] | pa.Array | pa.ChunkedArray) -> None:
+        if isinstance(texts, Texts):
+            array = texts.array
+        elif isinstance(texts, pa.ChunkedArray):
+            array = texts.chunk(0) if texts.num_chunks == 1 else texts.combine_chunks()
+        elif isinstance(texts, pa.Array):
+            array = texts
+        else:
+            array = pa.array(texts if isinstance(texts, list) else list(texts), pa.large_string())
+        self.array = array if array.type == pa.large_string() else array.cast(pa.large_string())
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Texts: ...
+    def __getitem__(self, index: int | slice) -> str | Texts:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step == 1:
+                return Texts(self.array.slice(start, max(0, stop - start)))
+            return self.take(np.arange(start, stop, step))
+        return str(self.array[int(index)].as_py())
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), 65536):
+            yield from self.array.slice(start, 65536).to_pylist()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Texts) and self.array.equals(other.array)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Texts({len(self)})"
+
+    def take(self, rows: Sequence[int] | NDArray[Any]) -> Texts:
+        """Select rows."""
+        return Texts(self.array.take(pa.array(np.asarray(rows, np.int64))))
+
+    def tolist(self) -> list[str]:
+        """Copy to a list of Python strings."""
+        out: list[str] = self.array.to_pylist()
+        return out
+
+
+def joined(*parts: Texts) -> Texts:
+    """Concatenate texts."""
+    return Texts(pa.concat_arrays([part.array for part in parts]))
+
+
+@dataclass(frozen=True, eq=False)
+class TopK:
+    """The k best labels of N points, best first; rows with fewer are padded with label -1 and score -inf.
+
+    >>> top = TopK(np.array([[1, -1]], np.int32), np.array([[0.5, -np.inf]], np.float32), Texts(["cat", "dog"]))
+    >>> top[0]
+    [(1, 'dog', 0.5)]
+    """
+
+    labels: Ints  # (N, k)
+    scores: Floats  # (N, k)
+    names: Texts | None = None  # (L,)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, row: int) -> list[tuple[int, str, float]]:
+        """List (label, text, score) of one point."""
+        found = self.labels[row] >= 0
+        return [
+            (int(label), self.names[int(label)] if self.names else str(label), float(score))
+            for label, score in zip(self.labels[row][found], self.scores[row][found], strict=True)
+        ]
+
+    def without(self, pairs: LabelMatrix, k: int | None = None) -> TopK:
+        """Drop the (point, label) pairs that must not be counted, then keep the first k that are left."""
+        k = self.labels.shape[1] if k is None else k
+        drop = contains(pairs, self.labels) | (self.labels < 0)
+        order = np.argsort(drop, axis=1, kind="stable")[:, :k]
+        dropped = np.take_along_axis(drop, order, 1)
+        labels = np.where(dropped, -1, np.take_along_axis(self.labels, order, 1)).astype(np.int32)
+        scores = np.where(dropped, -np.inf, np.take_along_axis(self.scores, order, 1)).astype(np.float32)
+        return TopK(labels, scores, self.names)
+
+
+def contains(pairs: LabelMatrix, labels: NDArray[Any]) -> NDArray[np.bool_]:
+    """Tell for each cell of labels (N, k) whether that (row, label) is stored in pairs (N, L)."""
+    n, width = pairs.shape
+    keys = np.repeat(np.arange(n, dtype=np.int64), np.diff(pairs.indptr)) * width + pairs.indices
+    if len(keys) == 0:
+        return np.zeros(labels.shape, np.bool_)
+    asked = np.arange(n, dtype=np.int64)[:, None] * width + labels
+    place = np.minimum(np.searchsorted(keys, asked.ravel()), len(keys) - 1)
+    return ((keys[place] == asked.ravel()).reshape(labels.shape)) & (labels >= 0)
