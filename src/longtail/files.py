@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from longtail.errors import DataError, LongtailError, ModelError
+from longtail.types import Texts
 
 LARGEST_HEADER = 16 * 2**20
 TYPES = {"F64": "f8", "F32": "f4", "F16": "f2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1", "U8": "u1"}
@@ -120,3 +122,23 @@ def _view(body: NDArray[np.uint8], spec: dict[str, Any]) -> NDArray[Any]:
     if min(shape, default=0) < 0 or not 0 <= begin <= end <= len(body) or end - begin != items * dtype.itemsize:
         raise ValueError(f"an array of shape {shape} does not fit bytes {begin} to {end} of {len(body)}")
     return np.asarray(body[begin:end]).view(dtype).reshape(shape)
+
+
+def write_texts(path: Path, columns: Mapping[str, Texts]) -> None:
+    """Write text columns as one Arrow file with one batch, whole or not at all."""
+    table = pa.table({name: texts.array for name, texts in columns.items()}).combine_chunks()
+    with whole_file(path) as partial, pa.OSFile(str(partial), "wb") as sink:
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+
+
+def read_texts(path: Path) -> dict[str, Texts]:
+    """Map the text columns of an Arrow file; every offset is checked."""
+    try:
+        content = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        content.validate(full=True)
+        return {name: Texts(content[name]) for name in content.column_names}
+    except FileNotFoundError:
+        raise ModelError(f"{path}: not found; the folder is not complete") from None
+    except (OSError, pa.ArrowException, ValueError) as reason:
+        raise ModelError(f"{path}: damaged ({reason}); write the folder again") from None

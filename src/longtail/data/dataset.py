@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.errors import DataError, ModelError
-from longtail.files import read_arrays, read_json, whole_folder, write_arrays, write_json
+from longtail.files import read_arrays, read_json, read_texts, whole_folder, write_arrays, write_json, write_texts
 from longtail.types import LabelMatrix, Texts, joined, no_pairs
 
 SCHEMA = 1
@@ -179,7 +179,7 @@ class Dataset:
                     arrays |= {f"{name}.indptr": value.indptr, f"{name}.indices": value.indices}
                     arrays |= {f"{name}.values": value.data, f"{name}.shape": np.asarray(value.shape, np.int64)}
             for table, texts in columns.items():
-                _write_texts(folder / f"{table}.arrow", texts)
+                write_texts(folder / f"{table}.arrow", texts)
             write_arrays(folder / "matrices.safetensors", arrays)
             manifest = {"schema": SCHEMA, "name": self.name, "labels": len(self.labels), "splits": list(self.splits)}
             write_json(folder / "dataset.json", manifest | {"fingerprint": self.fingerprint, "tables": sorted(columns)})
@@ -193,7 +193,7 @@ def open_dataset(path: str | Path) -> Dataset:
         raise DataError(f"schema {manifest.get('schema')!r}, not {SCHEMA}", file=folder, remedy="convert it again")
     try:
         arrays = read_arrays(folder / "matrices.safetensors")
-        tables = {str(table): _read_texts(folder, str(table)) for table in manifest["tables"]}
+        tables = {str(table): read_texts(folder / f"{Path(table).name}.arrow") for table in manifest["tables"]}
         count = int(manifest["labels"])
         width: dict[str, int] = {}
 
@@ -252,23 +252,6 @@ def _pieces(value: Texts | sp.csr_array | None) -> Iterable[bytes | memoryview]:
     wide = [value.indptr.astype(np.int64), value.indices.astype(np.int64), value.data.astype(np.float32)]
     shape = repr(tuple(int(n) for n in value.shape)).encode()
     return [b"matrix", shape, *(memoryview(part).cast("B") if part.size else b"" for part in wide)]
-
-
-def _write_texts(path: Path, columns: dict[str, Texts]) -> None:
-    """Write text columns as one Arrow file with one batch."""
-    table = pa.table({name: texts.array for name, texts in columns.items()}).combine_chunks()
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-
-
-def _read_texts(folder: Path, table: str) -> dict[str, Texts]:
-    """Map the text columns of one Arrow file."""
-    if "/" in table or table.startswith("."):
-        raise ValueError(f"table name {table!r}")
-    content = pa.ipc.open_file(pa.memory_map(str(folder / f"{table}.arrow"))).read_all()
-    for column in content.columns:
-        column.validate(full=True)
-    return {name: Texts(content[name]) for name in content.column_names}
 
 
 def _matrix(

@@ -1,0 +1,100 @@
+"""TEXT → WORDS → TF-IDF BAGS, fit once and quick for a single query.
+
+A word is a run of letters, digits or underscores, lower-cased. Weights are (1 + ln tf) · idf with the smooth
+idf = 1 + ln((1 + n) / (1 + df)), and every bag has length one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from longtail.files import read_arrays, read_texts, write_arrays, write_texts
+from longtail.types import Floats, Ints, Texts
+
+WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, eq=False)
+class Words:
+    """A vocabulary with its idf weights.
+
+    >>> words = Words.fit(["red cat", "red dog"])
+    >>> words.vocabulary.tolist()
+    ['cat', 'dog', 'red']
+    >>> words.bag(["Cat!", "unseen"]).toarray().tolist()
+    [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    """
+
+    vocabulary: Texts  # (V,) sorted
+    idf: Floats  # (V,)
+
+    def __len__(self) -> int:
+        return len(self.vocabulary)
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Where each word stands in the vocabulary."""
+        return {word: place for place, word in enumerate(self.vocabulary)}
+
+    @classmethod
+    def fit(cls, *collections: Iterable[str]) -> Words:
+        """Count the texts that hold each word, over all collections."""
+        counts: dict[str, int] = {}
+        texts = 0
+        for collection in collections:
+            for text in collection:
+                texts += 1
+                for word in set(WORD.findall(text.lower())):
+                    counts[word] = counts.get(word, 0) + 1
+        vocabulary = sorted(counts)
+        seen = np.fromiter((counts[word] for word in vocabulary), np.float64, len(vocabulary))
+        return cls(Texts(vocabulary), (1 + np.log((1 + texts) / (1 + seen))).astype(np.float32))
+
+    def bag(self, texts: Iterable[str]) -> sp.csr_array:
+        """Weigh the known words of each text: (N, V), rows of length one or empty."""
+        places, indptr, indices = self.places, [0], []
+        for text in texts:
+            indices += [places[word] for word in WORD.findall(text.lower()) if word in places]
+            indptr.append(len(indices))
+        ones = np.ones(len(indices), np.float32)
+        shape = (len(indptr) - 1, len(self))
+        bags = sp.csr_array((ones, np.asarray(indices, np.int32), np.asarray(indptr, np.int32)), shape=shape)
+        bags.sum_duplicates()
+        bags.data = (1 + np.log(bags.data)) * self.idf[bags.indices]
+        lengths = np.sqrt(np.asarray(bags.multiply(bags).sum(axis=1)).ravel())
+        bags.data = (bags.data / np.repeat(lengths, np.diff(bags.indptr))).astype(np.float32)
+        return bags
+
+    def query(self, text: str) -> tuple[Ints, Floats]:
+        """Weigh one text without building a matrix: (words, weights)."""
+        counts: dict[int, int] = {}
+        places = self.places
+        for word in WORD.findall(text.lower()):
+            place = places.get(word)
+            if place is not None:
+                counts[place] = counts.get(place, 0) + 1
+        words = np.fromiter(counts, np.int32, len(counts))
+        if len(counts) < sum(counts.values()):
+            weights = self.idf[words] * np.fromiter((1 + math.log(n) for n in counts.values()), np.float32, len(counts))
+        else:
+            weights = self.idf[words]
+        return words, weights / math.sqrt(float(weights @ weights)) if len(words) else weights
+
+    def save(self, folder: Path) -> None:
+        """Write words.arrow and words.safetensors."""
+        write_texts(folder / "words.arrow", {"text": self.vocabulary})
+        write_arrays(folder / "words.safetensors", {"idf": self.idf})
+
+    @classmethod
+    def load(cls, folder: Path) -> Words:
+        """Open what `save` wrote."""
+        vocabulary = read_texts(folder / "words.arrow")["text"]
+        return cls(vocabulary, read_arrays(folder / "words.safetensors")["idf"])

@@ -1,0 +1,31 @@
+"""Where the tests find real data, and when they skip."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = Path(os.environ.get("LONGTAIL_DATA", ROOT.parent / "shared" / "data"))
+
+
+def shared_data(name: str) -> Path:
+    """Return the folder of a shared data set, or skip the test with the reason."""
+    folder = DATA / name
+    if not folder.is_dir():
+        pytest.skip(f"{name} is not here; set LONGTAIL_DATA to the folder that holds it")
+    return folder
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the slow tests too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--slow"):
+        skip = pytest.mark.skip(reason="slow: run by `make test-all`")
+        for item in items:
+            if "slow" in item.keywords:
+                item.add_marker(skip)
