@@ -150,3 +150,18 @@ def contains(pairs: LabelMatrix, labels: NDArray[Any]) -> NDArray[np.bool_]:
     asked = np.arange(n, dtype=np.int64)[:, None] * width + labels
     place = np.minimum(np.searchsorted(keys, asked.ravel()), len(keys) - 1)
     return ((keys[place] == asked.ravel()).reshape(labels.shape)) & (labels >= 0)
+
+
+def best_of(scores: sp.csr_array, k: int, names: Texts | None = None) -> TopK:
+    """Take the k largest stored entries of each row; equal scores go to the smaller label."""
+    n = scores.shape[0]
+    sizes = np.diff(scores.indptr)
+    rows = np.repeat(np.arange(n), sizes)
+    order = np.lexsort((scores.indices, -scores.data, rows))
+    place = np.arange(len(rows)) - np.repeat(scores.indptr[:-1], sizes)
+    kept = place < k
+    labels = np.full((n, k), -1, np.int32)
+    values = np.full((n, k), -np.inf, np.float32)
+    labels[rows[kept], place[kept]] = scores.indices[order][kept]
+    values[rows[kept], place[kept]] = scores.data[order][kept]
+    return TopK(labels, values, names)
