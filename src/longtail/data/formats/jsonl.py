@@ -1,0 +1,235 @@
+"""JSON LINES ↔ ROWS: one object a line, in longtail's own spelling (jsonl) and in the XMC repository's (xmc-json).
+
+    jsonl      {"text": …, "labels": [ids or label texts], "weights": […]?, "id": …?}       lbl: {"text", "id"?}
+    xmc-json   {"uid": …?, "title": …, "content": …?, "target_ind": [ids], "target_rel": […]?}   lbl: {"uid"?, "title"}
+
+Other keys are ignored. Where `text` is absent it is `title` and `content` joined by a blank.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from longtail.data.dataset import Dataset, Split
+from longtail.data.formats.lines import clean, decoded, has_surrogate, read_bytes, write_packed
+from longtail.data.formats.rows import LabelTable, Place, Points, Raw
+from longtail.data.formats.sidecars import read_label_lines, write_sidecars
+from longtail.data.formats.survey import SHORT, Survey
+from longtail.data.formats.values import short, shortest, typed
+from longtail.data.problems import Problems
+from longtail.types import Texts
+
+MENDED: dict[str, Any] = {"text": "", "labels": [], "target_ind": []}  # stands for a line that could not be read
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """The keys of one dialect."""
+
+    text: str
+    id: str
+    labels: str
+    weights: str
+    suffix: str
+    latin: bool  # bad UTF-8 is read as Latin-1
+
+
+OWN = Spelling("text", "id", "labels", "weights", ".jsonl.gz", latin=False)
+REPOSITORY = Spelling("title", "uid", "target_ind", "target_rel", ".json.gz", latin=True)
+
+
+@dataclass
+class _Columns:
+    """The columns that grow while a file is read."""
+
+    texts: list[str | None] = field(default_factory=list)
+    ids: list[str | None] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    labels: list[Any] = field(default_factory=list)
+    values: list[Any] | None = None
+
+
+def read_jsonl(survey: Survey, problems: Problems) -> Raw:
+    """Read longtail's own JSON lines."""
+    return _read(survey, problems, OWN)
+
+
+def read_xmc_json(survey: Survey, problems: Problems) -> Raw:
+    """Read the raw-text layout of the XMC repository."""
+    return _read(survey, problems, REPOSITORY)
+
+
+def write_jsonl(data: Dataset, folder: Path) -> None:
+    """Write trn, tst, val and lbl .jsonl.gz."""
+    _write(data, folder, OWN)
+
+
+def write_xmc_json(data: Dataset, folder: Path) -> None:
+    """Write trn, tst, val and lbl .json.gz."""
+    _write(data, folder, REPOSITORY)
+
+
+def _read(survey: Survey, problems: Problems, spelling: Spelling) -> Raw:
+    """Read all splits and the labels."""
+    points = {}
+    for split in survey.splits("points"):
+        path = survey.get("points", split, prefer=spelling.suffix[:-3])
+        if path is not None:
+            points[split] = _points(path, problems, spelling)
+    return Raw(points, _label_table(survey, problems, spelling))
+
+
+def _label_table(survey: Survey, problems: Problems, spelling: Spelling) -> LabelTable | None:
+    """Read a label file of JSON lines, or of plain lines if its name ends with .txt."""
+    path = survey.get("labels", prefer=spelling.suffix[:-3])
+    if path is None or path.name.lower().removesuffix(".gz").endswith(".txt"):
+        return read_label_lines(survey, problems)
+    columns = _Columns()
+    for number, row, line in _objects(path, problems, latin=spelling.latin):
+        _add_text(columns, row, line, (path, number, problems))
+    if any(text is not None for text in columns.texts):
+        for number, text in zip(columns.lines, columns.texts, strict=True):
+            if text is None:
+                remedy = 'write {"text": …} in every row'
+                problems.error("no text", "a label without text", file=path, line=number, remedy=remedy)
+        texts = [text or "" for text in columns.texts]
+    else:
+        texts = None
+    return LabelTable(Place(path, columns.lines), len(columns.lines), texts, _ids(columns))
+
+
+def _points(path: Path, problems: Problems, spelling: Spelling) -> Points:
+    """Read one file of points."""
+    columns = _Columns()
+    for number, row, line in _objects(path, problems, latin=spelling.latin):
+        where = (path, number, problems)
+        _add_text(columns, row, line, where)
+        if columns.texts[-1] is None:
+            problems.error("no text", "a point without text", file=path, line=number, remedy='write {"text": …}')
+        _add_labels(columns, row.get(spelling.labels), row.get(spelling.weights), where)
+    if not columns.lines:
+        raise problems.fatal("no points", "no points in this file", file=path, remedy="write one point a line")
+    place = Place(path, columns.lines)
+    counts, labels, values = typed(place, columns.counts, columns.labels, columns.values, problems)
+    return Points(place, counts, labels, values, [text or "" for text in columns.texts], place, _ids(columns))
+
+
+def _objects(path: Path, problems: Problems, *, latin: bool) -> Iterator[tuple[int, dict[str, Any], str]]:
+    """Yield (line number, object, line) of every line; blank lines are allowed at the end only."""
+    content = read_bytes(path, problems).rstrip()
+    for number, line in decoded(content, path, problems, latin=latin):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as reason:
+            found = "an empty line" if not line.strip() else f"not JSON ({reason}): {short(line)}"
+            problems.error("not JSON", found, file=path, line=number, remedy="write one JSON object a line")
+            row = MENDED
+        if type(row) is not dict:
+            found = f"{short(row)} instead of an object"
+            problems.error("wrong type", found, file=path, line=number, remedy="write one JSON object a line")
+            row = MENDED
+        yield number, row, line
+
+
+Where = tuple[Path, int, Problems]
+
+
+def _add_text(columns: _Columns, row: dict[str, Any], line: str, where: Where) -> None:
+    """Add text and id of one row; a text that is absent stays None."""
+    text = row.get("text")
+    if text is None and "title" in row:
+        text = row["title"] if row.get("content") is None else [row["title"], row["content"]]
+        if type(text) is list and type(text[0]) is type(text[1]) is str:
+            text = f"{text[0]} {text[1]}"
+    identity = row["id"] if "id" in row else row.get("uid")
+    if text is not None and type(text) is not str:
+        _complain(where, f"text {short(text)} of type {type(text).__name__}", "write a string")
+        text = ""
+    if identity is not None and type(identity) is not str:
+        if type(identity) is not int:
+            _complain(where, f"id {short(identity)} of type {type(identity).__name__}", "write a string or an integer")
+        identity = str(identity)[:4000]
+    if "\\u" in line and (has_surrogate(text or "") or has_surrogate(identity or "")):
+        path, number, problems = where
+        found, remedy = f"half a surrogate pair in {short(text)}", "it was replaced by U+FFFD"
+        problems.warn("lone surrogate", found, file=path, line=number, remedy=remedy)
+    columns.texts.append(text if text is None else clean(text))
+    columns.ids.append(identity if identity is None else clean(identity))
+    columns.lines.append(where[1])
+
+
+def _add_labels(columns: _Columns, labels: object, weights: object, where: Where) -> None:
+    """Add the labels of one point; where they are wrong the point stays, but empty."""
+    if type(labels) is not list:
+        found = "no labels" if labels is None else f"labels {short(labels)} instead of a list"
+        _complain(where, found, "write a list, [] for a point without labels")
+        labels = weights = None
+    labels = labels or []
+    if weights is not None and type(weights) is not list:
+        _complain(where, f"weights {short(weights)} instead of a list", "write a list of numbers")
+        weights = None
+    if weights is not None and len(weights) != len(labels):
+        path, number, problems = where
+        found = f"{len(weights)} weights for {len(labels)} labels"
+        remedy = "give every label one weight"
+        problems.error("weights of another length", found, file=path, line=number, remedy=remedy)
+        weights = None
+    if weights is not None and columns.values is None:
+        columns.values = [1.0] * len(columns.labels)
+    if columns.values is not None:
+        columns.values.extend([1.0] * len(labels) if weights is None else weights)
+    columns.counts.append(len(labels))
+    columns.labels.extend(labels)
+
+
+def _complain(where: Where, found: str, remedy: str) -> None:
+    """Report a value of a wrong type."""
+    path, number, problems = where
+    problems.error("wrong type", found, file=path, line=number, remedy=remedy)
+
+
+def _ids(columns: _Columns) -> list[str] | None:
+    """Return the ids if any row has one; a row without has an empty id."""
+    return [i or "" for i in columns.ids] if any(i is not None for i in columns.ids) else None
+
+
+def _write(data: Dataset, folder: Path, spelling: Spelling) -> None:
+    """Write all splits, the labels and the filters."""
+    for name, split in data.splits.items():
+        write_packed(folder / (SHORT[name] + spelling.suffix), map(_dump, _rows(split, spelling)))
+    labels = data.labels
+    texts = [{}] * len(labels) if labels.texts is None else ({spelling.text: text} for text in labels.texts)
+    write_packed(folder / f"lbl{spelling.suffix}", map(_dump, _identified(iter(texts), labels.ids, spelling)))
+    write_sidecars(data, folder, ids=False)
+
+
+_dump: Callable[[object], str] = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def _identified(rows: Iterator[dict[str, Any]], ids: Texts | None, spelling: Spelling) -> Iterator[dict[str, Any]]:
+    """Add the id to every row, if there are ids."""
+    if ids is None:
+        return rows
+    return ({spelling.id: identity} | row for row, identity in zip(rows, ids, strict=True))
+
+
+def _rows(split: Split, spelling: Spelling) -> Iterator[dict[str, Any]]:
+    """Make the object of every point."""
+    texts, targets = split.need_texts("this format"), split.targets
+    labels, ends = targets.indices.tolist(), targets.indptr.tolist()
+    soft = bool((targets.data != 1).any())
+    values = [float(value) for value in shortest(targets.data)] if soft else []
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for text, start, stop in zip(texts, ends[:-1], ends[1:], strict=True):
+            row = {spelling.text: text, spelling.labels: labels[start:stop]}
+            if soft or spelling is REPOSITORY:
+                row[spelling.weights] = values[start:stop] if soft else [1.0] * (stop - start)
+            yield row
+
+    return _identified(rows(), split.ids, spelling)

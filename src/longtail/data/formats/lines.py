@@ -1,0 +1,161 @@
+"""FILE → LINES → CLEAN TEXTS: gzip, UTF-8 and white space, once for all formats.
+
+A text is one line: white space and control characters become single blanks, and nothing stands at its ends, so that every
+format can hold every text.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from longtail.data.problems import Problems
+from longtail.types import Texts
+
+GZIP = b"\x1f\x8b"
+BOM = b"\xef\xbb\xbf"
+PIECE = 1 << 20
+_BLANKS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), 0xFEFF], " ")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def clean(text: str) -> str:
+    """Make a text one line: runs of white space and control characters become one blank, lone surrogates U+FFFD.
+
+    >>> clean("  a\\tb\\x00c\\n")
+    'a b c'
+    """
+    text = " ".join(text.split())
+    if text.isprintable():
+        return text
+    return " ".join(_SURROGATES.sub("\ufffd", text).translate(_BLANKS).split())
+
+
+def has_surrogate(text: str) -> bool:
+    """Tell whether a text holds half of a surrogate pair, which no file can store.
+
+    >>> has_surrogate("a\\ud800"), has_surrogate("a")
+    (True, False)
+    """
+    return _SURROGATES.search(text) is not None
+
+
+def read_bytes(path: Path, problems: Problems) -> bytes:
+    """Read a whole file, unpacked if it is gzip; of a damaged gzip file keep what can be unpacked."""
+    try:
+        content = path.read_bytes()
+    except OSError as reason:
+        raise problems.fatal(
+            "unreadable", f"cannot be read ({reason.strerror or reason})", file=path, remedy="give a readable file"
+        ) from None
+    if content.startswith(GZIP):
+        content, complaint = _unpacked(content)
+        if complaint:
+            remedy = "copy or compress the file again"
+            problems.error("damaged gzip", f"the gzip file is {complaint}", file=path, remedy=remedy)
+    return content.removeprefix(BOM)
+
+
+def read_head(path: Path, size: int = PIECE) -> bytes:
+    """Read the first bytes of a file, unpacked if it is gzip; an unreadable file has none."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(size)
+    except OSError:
+        return b""
+    if head.startswith(GZIP):
+        try:
+            head = zlib.decompressobj(31).decompress(head, size)
+        except zlib.error:
+            return b""
+    return head.removeprefix(BOM)
+
+
+def _unpacked(packed: bytes) -> tuple[bytes, str]:
+    """Unpack all members of a gzip file; return what came out and what was wrong, if anything."""
+    parts: list[bytes] = []
+    rest = memoryview(packed)
+    while len(rest):
+        engine = zlib.decompressobj(31)
+        start = 0
+        try:
+            while not engine.eof and start < len(rest):
+                parts.append(engine.decompress(rest[start : start + PIECE]))
+                start += PIECE
+        except zlib.error as reason:
+            return b"".join(parts), f"damaged ({reason})"
+        if not engine.eof:
+            return b"".join(parts), "truncated"
+        rest = rest[min(start, len(rest)) - len(engine.unused_data) :]
+        if not any(rest[:64]):  # tapes and some servers pad with zeros
+            break
+    return b"".join(parts), ""
+
+
+def split_lines(content: bytes) -> list[bytes]:
+    """Cut into lines at \\n only; a last line without \\n counts, and the end of a line may be \\r\\n.
+
+    >>> split_lines(b"a\\r\\n\\nb")
+    [b'a', b'', b'b']
+    """
+    lines = content.split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    if b"\r" in content:
+        lines = [line.removesuffix(b"\r") for line in lines]
+    return lines
+
+
+def decoded(
+    content: bytes, path: Path, problems: Problems, *, first: int = 1, latin: bool = False
+) -> Iterator[tuple[int, str]]:
+    """Yield (line number, text) of every line; a line that is not UTF-8 is an error, or read as Latin-1 if `latin`."""
+    for number, line in enumerate(split_lines(content), first):
+        try:
+            yield number, line.decode()
+        except UnicodeDecodeError as reason:
+            found = f"not UTF-8 at byte {reason.start + 1} of the line ({line[reason.start : reason.start + 1]!r})"
+            if latin:
+                problems.warn("bad UTF-8", found, file=path, line=number, remedy="it was read as Latin-1")
+                yield number, line.decode("latin-1")
+            else:
+                problems.error("bad UTF-8", found, file=path, line=number, remedy="save the file as UTF-8")
+                yield number, line.decode("utf-8", "replace")
+
+
+def read_texts(path: Path, problems: Problems, count: int | None = None) -> list[str]:
+    """Read one text a line; blank lines at the end that exceed an expected count are dropped."""
+    texts = [clean(text) for _, text in decoded(read_bytes(path, problems), path, problems)]
+    while count is not None and len(texts) > count and not texts[-1]:
+        texts.pop()
+    return texts
+
+
+def write_texts(path: Path, texts: Iterable[str]) -> None:
+    """Write one text a line."""
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{text}\n" for text in texts)
+
+
+def write_packed(path: Path, lines: Iterable[str]) -> None:
+    """Write lines as gzip, the same bytes for the same lines."""
+    with path.open("wb") as file, gzip.GzipFile("", "wb", 6, file, 0) as packed:
+        batch: list[str] = []
+        for line in lines:
+            batch.append(line)
+            if len(batch) == 4096:
+                packed.write("\n".join([*batch, ""]).encode())
+                batch.clear()
+        packed.write("\n".join([*batch, ""]).encode())
+
+
+def tidy(texts: Texts | None) -> Texts | None:
+    """Clean every text, as loading would; texts that are clean already are returned as they are."""
+    if texts is None:
+        return None
+    raw = texts.tolist()
+    cleaned = [clean(text) for text in raw]
+    return texts if cleaned == raw else Texts(cleaned)

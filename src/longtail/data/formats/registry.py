@@ -1,0 +1,122 @@
+"""FILES ↔ DATASET: every format by name, `load` and `write`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from longtail.data.dataset import Dataset, open_dataset
+from longtail.data.formats import jsonl
+from longtail.data.formats.lines import tidy
+from longtail.data.formats.rows import Points, Raw, assemble
+from longtail.data.formats.sidecars import add_sidecars
+from longtail.data.formats.sparse import canonical
+from longtail.data.formats.survey import Survey, find_format, look_at
+from longtail.data.problems import Problems
+from longtail.errors import DataError, nearest
+from longtail.files import whole_folder
+
+
+@dataclass(frozen=True)
+class Format:
+    """One way to keep a data set in files."""
+
+    description: str
+    soft: bool  # holds label values other than 1
+    features: bool = False  # holds points that have features instead of texts
+    read: Callable[[Survey, Problems], Raw] | None = None
+    write: Callable[[Dataset, Path], None] | None = None
+
+    def __str__(self) -> str:
+        return self.description + ("" if self.soft else " (hard labels only)")
+
+
+FORMATS: dict[str, Format] = {
+    "jsonl": Format("JSON lines: text, labels, weights?, id?", True, False, jsonl.read_jsonl, jsonl.write_jsonl),
+    "arrow": Format("longtail's own memory-mapped folder: opens at once, any size", True, True),
+    "xmc-json": Format(
+        "XMC repository, raw texts: uid, title, content?, target_ind, target_rel as JSON lines",
+        True, False, jsonl.read_xmc_json, jsonl.write_xmc_json,
+    ),
+}  # fmt: skip
+
+
+def load(path: str | Path, *, format: str | None = None, name: str | None = None) -> Dataset:
+    """Load a data set from a folder or a single file; the format is found by content unless it is given.
+
+    A single file is read alone (files beside it are not looked at): it is the split that its name says, else train.
+
+    References: docs/formats.md
+    """
+    data, _ = read(Path(path), format, Problems())
+    return replace(data, name=name) if name else data
+
+
+def read(path: Path, format: str | None, problems: Problems) -> tuple[Dataset, dict[str, Points]]:
+    """Read a data set, reporting to `problems`; also return the rows, which know the line of every point."""
+    if format is not None and format not in FORMATS:
+        raise DataError(f"unknown format {format!r}", file=path, remedy=nearest(format, FORMATS))
+    survey = look_at(path)
+    format = format or find_format(path, survey)
+    reader = FORMATS[format].read
+    if reader is None:
+        return open_dataset(path), {}
+    raw = reader(survey, problems)
+    add_sidecars(raw, survey, problems)
+    name = path.name.split(".")[0] if path.is_file() else path.resolve().name
+    return assemble(raw, name, str(path), problems), raw.points
+
+
+def write(data: Dataset, path: str | Path, format: str, *, force: bool = False) -> None:
+    """Write a data set as a folder in the named format, whole or not at all; refuse what the format cannot hold.
+
+    Texts are written as loading would give them: on one line, with single blanks.
+    """
+    if format not in FORMATS:
+        raise DataError(f"unknown format {format!r}", remedy=nearest(format, FORMATS))
+    data = tidied(data)
+    kind = FORMATS[format]
+    if kind.write is None:
+        data.save(path, force=force)
+        return
+    _refuse(data, format, kind)
+    with whole_folder(path, force=force) as folder:
+        kind.write(data, folder)
+        found = find_format(folder, look_at(folder))
+        if found != format:  # for example a fastText file whose first text looks like the header of another format
+            raise DataError(f"written as {format} these texts would be read as {found}", remedy="use jsonl")
+
+
+def tidied(data: Dataset) -> Dataset:
+    """Clean all texts, and put features into canonical order; features beside texts are left out."""
+    texts = all(split.texts is not None for split in data.splits.values())
+    features = None if texts or data.labels.features is None else canonical(data.labels.features)
+    labels = replace(data.labels, texts=tidy(data.labels.texts), ids=tidy(data.labels.ids), features=features)
+    splits = {
+        name: replace(
+            split, labels=labels, texts=tidy(split.texts), ids=tidy(split.ids),
+            features=None if texts or split.features is None else canonical(split.features),
+        )
+        for name, split in data.splits.items()
+    }  # fmt: skip
+    return replace(data, labels=labels, splits=splits, vocabulary=None if texts else tidy(data.vocabulary))
+
+
+def _refuse(data: Dataset, format: str, kind: Format) -> None:
+    """Say what a format cannot hold."""
+    able = ", ".join(name for name, other in FORMATS.items() if other.soft)
+    for name, split in data.splits.items():
+        if len(split) == 0:
+            raise DataError(f"the {name} split has no points", remedy="leave the split out, or write arrow")
+        if not kind.soft and bool((split.targets.data != 1).any()):
+            raise DataError(
+                f"{format} cannot hold soft label values, and {name} has some", remedy=f"use one of: {able}"
+            )
+        if split.texts is None and not (kind.features and split.features is not None):
+            where = ", ".join(name for name, other in FORMATS.items() if other.features)
+            raise DataError(f"{format} needs texts, and {name} has none", remedy=f"use one of: {where}")
+    if len({split.texts is None for split in data.splits.values()}) > 1:
+        raise DataError("some splits have texts and others have none", remedy="write arrow, or drop the texts")
+    if len(data.labels) == 0:
+        raise DataError("the data set has no labels", remedy="give at least one label")

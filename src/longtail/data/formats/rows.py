@@ -1,0 +1,273 @@
+"""ROWS OF FILES → DATASET: what every reader hands over, checked against the labels and put together in one place.
+
+The number of labels comes from the label file, else from a header, else from the labels that occur; never from the largest
+id where a file says more. A row with an error keeps its place, so that filters and ids stay aligned while checking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from longtail.data.dataset import Dataset, Labels, Split
+from longtail.data.problems import Problems
+from longtail.types import LabelMatrix, Texts, label_matrix
+
+MOST_LABELS = 100_000_000  # a claim beyond this is damage, and must not size any array
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where rows stand: a file and the 1-based line of every row."""
+
+    file: Path
+    lines: Sequence[int]
+
+    def line(self, row: int) -> int:
+        """Return the line of a row, 0 if it is not known."""
+        return self.lines[row] if row < len(self.lines) else 0
+
+
+@dataclass
+class Points:
+    """The points of one split as a file has them: labels are ids or label texts, not yet checked against L."""
+
+    at: Place
+    counts: NDArray[np.int64]  # (N,) labels per point
+    labels: NDArray[np.int64] | list[str]  # flat
+    values: NDArray[np.float64] | None = None  # flat
+    texts: list[str] | None = None
+    texts_at: Place | None = None
+    ids: list[str] | None = None
+    width: int | None = None  # number of labels that a header claims
+    features: sp.csr_array | None = None
+
+
+@dataclass
+class LabelTable:
+    """The rows of a label file, as far as it has them."""
+
+    at: Place
+    count: int
+    texts: list[str] | None = None
+    ids: list[str] | None = None
+
+
+@dataclass
+class Raw:
+    """Everything that the files of a data set hold."""
+
+    points: dict[str, Points]
+    table: LabelTable | None = None
+    pairs: dict[str, tuple[Path, NDArray[np.int64]]] = field(default_factory=dict)  # filter: (P, 2) point, label
+    label_features: sp.csr_array | None = None
+    vocabulary: list[str] | None = None
+    number_names: bool = False  # labels written as digits are names and not ids
+
+
+def assemble(raw: Raw, name: str, origin: str, problems: Problems) -> Dataset:
+    """Check labels, values and filters, and build the data set."""
+    if not raw.points:
+        raise problems.fatal("no points", "no file with points", file=origin, remedy="add trn, tst or val files")
+    names = _number_labels(raw, problems)
+    count = _label_count(raw, names, origin, problems)
+    table = raw.table
+    texts = names if names is not None else table.texts if table else None
+    ids = table.ids if table else None
+    labels = Labels(count, None if texts is None else Texts(texts), None if ids is None else Texts(ids))
+    if raw.label_features is not None:
+        labels = Labels(count, labels.texts, labels.ids, raw.label_features)
+    splits = {}
+    for split, points in raw.points.items():
+        targets = _targets(points, count, problems)
+        excluded = _excluded(raw, split, targets, problems)
+        splits[split] = Split(
+            split, labels, targets, excluded,
+            None if points.texts is None else Texts(points.texts),
+            None if points.ids is None else Texts(points.ids),
+            points.features,
+        )  # fmt: skip
+    vocabulary = None if raw.vocabulary is None else Texts(raw.vocabulary)
+    return Dataset(labels, splits, name, vocabulary, origin)
+
+
+def _number_labels(raw: Raw, problems: Problems) -> list[str] | None:
+    """Replace label texts by ids in place; return the sorted label texts if no label file names them."""
+    named = [points for points in raw.points.values() if isinstance(points.labels, list)]
+    if not named:
+        return None
+    if not raw.number_names and all(_are_ids(points.labels) for points in named):
+        for points in named:
+            points.labels = _parsed(points, problems)
+        return None
+    mixed = [points for points in raw.points.values() if not isinstance(points.labels, list) and len(points.labels)]
+    for points in mixed:
+        found = f"labels are ids here, but texts in {named[0].at.file.name}"
+        problems.error("wrong type", found, file=points.at.file, remedy="write all labels as ids or all as texts")
+        points.counts, points.labels, points.values = np.zeros_like(points.counts), np.zeros(0, np.int64), None
+    if raw.table is not None and raw.table.texts is not None:
+        for points in named:
+            points.labels = _looked_up(points, raw.table, problems)
+        return None
+    if raw.table is not None:
+        raise problems.fatal(
+            "unknown label text", "labels are texts, but the label file has no texts", file=raw.table.at.file,
+            remedy="add the label texts or write ids",
+        )  # fmt: skip
+    names = sorted({text for points in named for text in points.labels})
+    rows = {text: row for row, text in enumerate(names)}
+    for points in named:
+        points.labels = np.fromiter((rows[str(text)] for text in points.labels), np.int64, len(points.labels))
+    return names
+
+
+def _are_ids(labels: Sequence[Any] | NDArray[Any]) -> bool:
+    """Tell whether all label texts are integers."""
+    return all(text.removeprefix("-").isdecimal() and text.isascii() for text in labels)
+
+
+def _parsed(points: Points, problems: Problems) -> NDArray[np.int64]:
+    """Read label texts that are all digits as ids; an id too large for any data set becomes one that is out of range."""
+    return np.fromiter((int(t) if len(t) < 18 else MOST_LABELS for t in points.labels), np.int64, len(points.labels))
+
+
+def _looked_up(points: Points, table: LabelTable, problems: Problems) -> NDArray[np.int64]:
+    """Find the row of every label text in the label file; an unknown or ambiguous text is an error."""
+    first: dict[str, int] = {}
+    again: dict[str, int] = {}
+    for row, text in enumerate(table.texts or ()):
+        if first.setdefault(text, row) != row:
+            again.setdefault(text, row)
+    found = np.fromiter((first.get(str(text), -1) for text in points.labels), np.int64, len(points.labels))
+    wrong = found < 0
+    if again:
+        wrong |= np.fromiter((text in again for text in points.labels), np.bool_, len(found))
+    rows = _rows(points)
+    for n in np.flatnonzero(wrong):
+        text, line = str(points.labels[n]), points.at.line(int(rows[n]))
+        if text in again:
+            lines = f"{table.at.line(first[text])} and {table.at.line(again[text])}"
+            problems.error(
+                "ambiguous label text", f"label {text!r} stands on lines {lines} of {table.at.file.name}",
+                file=points.at.file, line=line, remedy="write the label id, or make the label texts distinct",
+            )  # fmt: skip
+        else:
+            problems.error(
+                "unknown label text", f"label {text!r} is not in {table.at.file.name}",
+                file=points.at.file, line=line, remedy="correct it or add it to the label file",
+            )  # fmt: skip
+    return _without(points, wrong, found)
+
+
+def _rows(points: Points) -> NDArray[np.int64]:
+    """Return the row of every flat label."""
+    return np.repeat(np.arange(len(points.counts)), points.counts)
+
+
+def _without(points: Points, wrong: NDArray[np.bool_], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Drop flat labels (and their values) and correct the counts."""
+    if wrong.any():
+        points.counts = points.counts - np.bincount(_rows(points)[wrong], minlength=len(points.counts))
+        points.values = None if points.values is None else points.values[~wrong]
+    return labels[~wrong]
+
+
+def _label_count(raw: Raw, names: list[str] | None, origin: str, problems: Problems) -> int:
+    """Decide L, and report files that disagree about it."""
+    widths = [(points.width, points.at.file) for points in raw.points.values() if points.width is not None]
+    claims = [(raw.table.count, raw.table.at.file)] if raw.table else []
+    claims += [(len(names), Path(origin))] if names is not None else []
+    claims += widths
+    if raw.label_features is not None:
+        claims.append((int(raw.label_features.shape[0]), Path(origin)))
+    if not claims:
+        largest = [int(points.labels.max()) for points in raw.points.values() if len(points.labels)]  # type: ignore[union-attr]
+        beyond = max(largest, default=-1) >= MOST_LABELS
+        if beyond:
+            _report_beyond(raw, problems)
+        claims = [(min(max(largest, default=-1), MOST_LABELS - 1) + 1, Path(origin))]
+    count, file = claims[0]
+    for other, where in claims[1:]:
+        if other != count:
+            found = f"{other:,} labels here, but {count:,} in {file.name}"
+            problems.error("label count", found, file=where, remedy="make the files agree about the number of labels")
+    if not 0 < count <= MOST_LABELS:
+        found = "no label occurs and no label file names any" if count < 1 else f"{count:,} labels"
+        remedy = f"give 1 to {MOST_LABELS:,} labels"
+        raise problems.fatal("label count", found, file=file, remedy=remedy)
+    return count
+
+
+def _report_beyond(raw: Raw, problems: Problems) -> None:
+    """Report ids that no data set can have."""
+    for points in raw.points.values():
+        _check_range(points, MOST_LABELS, problems)
+
+
+def _check_range(points: Points, count: int, problems: Problems) -> None:
+    """Report and drop ids below 0 or beyond L."""
+    labels = np.asarray(points.labels, np.int64)
+    wrong = (labels < 0) | (labels >= count)
+    if wrong.any():
+        rows = _rows(points)
+        for n in np.flatnonzero(wrong):
+            kind = "negative label id" if labels[n] < 0 else "label id out of range"
+            problems.error(
+                kind, f"label {labels[n]} of {count:,} labels", file=points.at.file, line=points.at.line(int(rows[n])),
+                remedy=f"use ids 0 to {count - 1}",
+            )  # fmt: skip
+        labels = _without(points, wrong, labels)
+    points.labels = labels
+
+
+def _targets(points: Points, count: int, problems: Problems) -> LabelMatrix:
+    """Check ids and values, merge duplicates and build the canonical matrix."""
+    _check_range(points, count, problems)
+    labels = np.asarray(points.labels, np.int64)
+    if points.values is not None:
+        wrong = ~((points.values >= 0) & (points.values <= 1))  # NaN is neither
+        if wrong.any():
+            rows = _rows(points)
+            for n in np.flatnonzero(wrong):
+                found = f"weight {points.values[n]} of label {labels[n]}"
+                line = points.at.line(int(rows[n]))
+                remedy = "use finite weights in [0, 1]"
+                problems.error("weight out of range", found, file=points.at.file, line=line, remedy=remedy)
+            labels = _without(points, wrong, labels)
+    indptr = np.concatenate([[0], np.cumsum(points.counts)])
+    if problems.collect:
+        _warn_duplicates(points, labels, problems)
+    return label_matrix(indptr, labels, (len(points.counts), count), points.values)
+
+
+def _warn_duplicates(points: Points, labels: NDArray[np.int64], problems: Problems) -> None:
+    """Warn of labels that a point has more than once."""
+    rows = _rows(points)
+    order = np.lexsort((labels, rows))
+    same = np.zeros(len(order), np.bool_)
+    same[1:] = (rows[order][1:] == rows[order][:-1]) & (labels[order][1:] == labels[order][:-1])
+    for n in order[same]:
+        found, line = f"label {labels[n]} stands twice", points.at.line(int(rows[n]))
+        remedy = "the larger weight was kept"
+        problems.warn("duplicate label of a point", found, file=points.at.file, line=line, remedy=remedy)
+
+
+def _excluded(raw: Raw, split: str, targets: LabelMatrix, problems: Problems) -> LabelMatrix:
+    """Build the matrix of filtered pairs; a pair beyond the points or labels is an error."""
+    shape = (int(targets.shape[0]), int(targets.shape[1]))
+    file, pairs = raw.pairs.get(split, (Path(), np.zeros((0, 2), np.int64)))
+    wrong = (pairs < 0).any(1) | (pairs >= np.array(shape)).any(1)
+    for n in np.flatnonzero(wrong):
+        found = f"pair {pairs[n, 0]} {pairs[n, 1]} with {shape[0]:,} points and {shape[1]:,} labels"
+        remedy = "use 0-based `point label` pairs of this split"
+        problems.error("filter out of range", found, file=file, line=int(n) + 1, remedy=remedy)
+    pairs = pairs[~wrong]
+    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(pairs[:, 0], minlength=shape[0]))])
+    return label_matrix(indptr, pairs[:, 1], shape)

@@ -1,0 +1,195 @@
+"""FOLDER → FILES BY ROLE → FORMAT: names say what a file is for, its content says how it is written.
+
+Roles (S is trn|train, tst|test or val|valid|validation|dev; `.gz` may follow any name):
+
+    points    S, name_S         one file with texts or features and labels
+    targets   S_X_Y, Y.S        label matrix
+    texts     S_X, S_texts      one text a line
+    tags      S_labels          label names of a point in a line
+    features  S_X_Xf, X.S       feature matrix
+    ids       S_raw_ids         one raw id a line
+    filter    S_filter, S_filter_labels, filter_labels_S     pairs "point label"
+    labels    lbl|label|labels|Y|Z.all     label texts;  label_ids  label_raw_ids;  label_features  Yf|lbl_X_Xf|Z
+    label_count, vocabulary (Xf)
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from longtail.data.dataset import SPLITS
+from longtail.data.formats.lines import read_head
+from longtail.errors import DataError
+
+TOKENS = {"trn": "train", "train": "train", "tst": "test", "test": "test"}
+TOKENS |= dict.fromkeys(("val", "valid", "validation", "dev"), "validation")
+SHORT = {"train": "trn", "test": "tst", "validation": "val"}
+LONG = {"train": "train", "test": "test", "validation": "valid"}
+
+_S = f"(?P<split>{'|'.join(TOKENS)})"
+_TEXT, _ARRAY = r"\.txt", r"\.npz"
+_ROLES = [
+    ("targets", rf"{_S}_x_y{_TEXT}|y\.(?P<array>{'|'.join(TOKENS)}){_ARRAY}"),
+    ("features", rf"{_S}_x_xf{_TEXT}|x\.(?P<array>{'|'.join(TOKENS)}){_ARRAY}"),
+    ("texts", rf"{_S}_(?:x|texts){_TEXT}"),
+    ("tags", rf"{_S}_labels{_TEXT}"),
+    ("ids", rf"{_S}_raw_ids{_TEXT}"),
+    ("filter", rf"{_S}_filter(?:_labels)?{_TEXT}|filter_labels_(?P<array>{'|'.join(TOKENS)}){_TEXT}"),
+    ("label_ids", rf"labels?_raw_ids{_TEXT}"),
+    ("label_count", rf"label_count{_TEXT}"),
+    ("label_features", rf"(?:yf|lbl_x_xf){_TEXT}|z{_ARRAY}"),
+    ("vocabulary", rf"xf{_TEXT}"),
+    ("labels", r"(?:lbl|labels?|y|z\.all)\.(?:txt|jsonl?|ndjson|csv|tsv|parquet)"),
+    ("points", rf"(?:.*[-_.])?{_S}(?:\.(?:txt|jsonl?|ndjson|csv|tsv|parquet|svm|libsvm))?"),
+]
+_PATTERNS = [(role, re.compile(pattern)) for role, pattern in _ROLES]
+
+RECOGNISED = (
+    "longtail recognises a folder with files for trn|train, tst|test, val|dev (jsonl, csv, tsv, parquet, fastText, pecos, "
+    "one-file sparse), or trn_X_Y.txt with trn_X.txt or trn_X_Xf.txt, or train_texts.txt with train_labels.txt, "
+    "or one file of these; `format=` names the format where the content does not"
+)
+
+
+def role(name: str) -> tuple[str, str] | None:
+    """Tell what a file is for by its name, as (role, split).
+
+    >>> role("tst_X_Y.txt"), role("eurlex_train.txt.gz"), role("Y.txt"), role("README.md")
+    (('targets', 'test'), ('points', 'train'), ('labels', ''), None)
+    """
+    plain = name.lower().removesuffix(".gz")
+    for what, pattern in _PATTERNS:
+        match = pattern.fullmatch(plain)
+        if match:
+            groups = match.groupdict()
+            return what, TOKENS.get(groups.get("split") or groups.get("array") or "", "")
+    return None
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The files of one data set by role and split."""
+
+    root: Path
+    files: Mapping[tuple[str, str], tuple[Path, ...]]
+
+    def get(self, what: str, split: str = "", *, prefer: str = "") -> Path | None:
+        """Return the file of a role, None if there is none; of several take the one that ends with `prefer`."""
+        found = self.files.get((what, split), ())
+        if len(found) > 1 and prefer:
+            found = tuple(path for path in found if path.name.lower().removesuffix(".gz").endswith(prefer)) or found
+        if len(found) > 1:
+            names = ", ".join(path.name for path in found)
+            purpose = f"the {what} of {split}" if split else what
+            raise DataError(f"{len(found)} files for {purpose}: {names}", file=self.root, remedy="keep one of them")
+        return found[0] if found else None
+
+    def splits(self, *roles: str) -> Iterator[str]:
+        """List the splits that have a file of one of these roles, in the order train, validation, test."""
+        for split in SPLITS:
+            if any((what, split) in self.files for what in roles):
+                yield split
+
+
+def look_at(path: Path) -> Survey:
+    """List the files of a folder by role; a single file is the points of the split that its name says, else of train."""
+    if not path.exists():
+        raise DataError("not found", file=path, remedy="give a folder or a file that exists")
+    if path.is_file():
+        known = role(path.name)
+        split = known[1] if known and known[0] == "points" else ""
+        return Survey(path.parent, {("points", split or "train"): (path,)})
+    files: dict[tuple[str, str], tuple[Path, ...]] = {}
+    try:
+        names = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
+    except OSError as reason:
+        raise DataError(f"cannot be read ({reason.strerror})", file=path, remedy="give a readable folder") from None
+    for entry in names:
+        known = role(entry.name)
+        if known:
+            files[known] = (*files.get(known, ()), entry)
+    return Survey(path, files)
+
+
+def find_format(path: Path, survey: Survey) -> str:
+    """Tell the format of a data set from the first bytes of its files."""
+    if (path / "dataset.json").is_file():
+        return "arrow"
+    kinds: dict[str, Path] = {}
+    for split in survey.splits("points"):
+        for file in survey.files["points", split]:
+            kinds.setdefault(sniff(read_head(file)), file)
+    kinds.pop("", None)
+    if len(kinds) > 1:
+        found = ", ".join(f"{file.name} is {kind}" for kind, file in kinds.items())
+        raise DataError(f"files of different formats: {found}", file=path, remedy="keep one format in a folder")
+    if kinds:
+        return next(iter(kinds))
+    if any(survey.splits("targets")):
+        return "xmc"
+    if any(survey.splits("tags")):
+        return "attentionxml"
+    raise DataError(f"no known format; found {_listing(path)}", file=path, remedy=RECOGNISED)
+
+
+def sniff(head: bytes) -> str:
+    """Tell the format of a file of points from its first bytes, "" if unknown.
+
+    >>> sniff(b'{"text": "a", "labels": [0]}'), sniff(b"__label__3 a"), sniff(b"2 5 7\\n1,2 0:1.5"), sniff(b"1,2\\ta b")
+    ('jsonl', 'fasttext', 'xc', 'pecos')
+    """
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    if re.search(rb"^__label__", head, re.MULTILINE):
+        return "fasttext"
+    first = head.partition(b"\n")[0].removesuffix(b"\r")
+    if first.lstrip().startswith(b"{"):
+        return "xmc-json" if _has_key(first, "target_ind") else "jsonl"
+    kind = _columns(first)
+    if kind:
+        return kind
+    if re.fullmatch(rb"\s*\d+\s+\d+\s+\d+\s*", first):
+        return "xc"
+    if re.match(rb"(?:\d+(?:,\d+)*)?\t", first):
+        return "pecos"
+    return ""
+
+
+def _has_key(line: bytes, key: str) -> bool:
+    """Tell whether a JSON object has a key; a damaged line is searched as text."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return f'"{key}"'.encode() in line
+    return isinstance(value, dict) and key in value
+
+
+def _columns(first: bytes) -> str:
+    """Tell csv or tsv by a header row with a column `text`."""
+    line = first.decode("utf-8", "replace")
+    for kind, separator in (("tsv", "\t"), ("csv", ",")):
+        if separator in line and len(line) < 10_000:
+            cells = next(csv.reader([line], delimiter=separator), [])
+            if "text" in [cell.strip().lower() for cell in cells]:
+                return kind
+    return ""
+
+
+def _listing(path: Path) -> str:
+    """Describe the files that are there, with the beginning of the likely ones."""
+    if path.is_file():
+        return f"a file that begins {read_head(path, 200)[:40]!r}"
+    entries = sorted(entry.name + ("/" if entry.is_dir() else "") for entry in path.iterdir())
+    if not entries:
+        return "an empty folder"
+    shown = entries[:12]
+    for n, name in enumerate(shown):
+        known = role(name)
+        if known and known[0] == "points":
+            shown[n] = f"{name} (begins {read_head(path / name, 200)[:40]!r})"
+    return ", ".join(shown) + (f" and {len(entries) - 12} more" if len(entries) > 12 else "")
