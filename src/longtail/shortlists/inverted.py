@@ -9,10 +9,11 @@ give the same answer.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,6 +26,16 @@ from longtail.types import Floats, Ints
 BLOCK = 1024  # queries of a batch that are multiplied at once
 SPARE = 12  # further rows asked for in a batch, so that ties at the cut are seen
 COMMON = 64  # a word is common if it stands in more than one of so many rows; so many words at most
+
+
+class Long(NamedTuple):
+    """The list of a common word of a query."""
+
+    bound: float  # the most it can add to a similarity
+    weight: float
+    start: int
+    end: int
+    column: Floats  # (R,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,65 +78,85 @@ class Inverted:
         """Zeros (R,) to add up similarities in; a query leaves it as it was."""
         return np.zeros(self.rows.shape[0])
 
+    @cached_property
+    def query(self) -> NDArray[np.float64]:
+        """Zeros (V,) to spread a query in; it is left as it was."""
+        return np.zeros(self.rows.shape[1])
+
     def nearest(self, words: NDArray[Any], weights: Floats, n: int) -> tuple[NDArray[np.int64], Floats]:
         """Find the n rows most similar to one query, best first, none with similarity zero."""
         sums, members, impacts, common = self.sums, self.members, self.impacts, self.common
         starts, ends = self.starts[words].tolist(), self.starts[words + 1].tolist()
         seen: list[Ints] = []
-        long: list[tuple[float, float, int, int, Floats]] = []  # bound, weight, start, end, column
+        long: list[Long] = []
         for word, weight, start, end in zip(words.tolist(), weights.tolist(), starts, ends, strict=True):
             if end == start:
                 continue
             if word in common:
-                long.append((weight * float(impacts[start]), weight, start, end, common[word]))
+                long.append(Long(weight * float(impacts[start]), weight, start, end, common[word]))
             else:
                 listed = members[start:end]
                 sums[listed] += np.float64(weight) * impacts[start:end]
                 seen.append(listed)
         long.sort(key=lambda item: -item[0])
-        rows, exact = self._finish(seen, long, n)
-        rest, missed = sum(item[0] for item in long), 0.0
-        floor = float(exact.min()) if len(rows) >= n else 0.0  # n rows surely reach this
-        enter: list[Ints] = []
-        for bound, weight, start, end, _ in long:
-            rest -= bound
-            least = (floor - 1e-6 - missed - rest) / weight  # the impact here that an unseen row needs to get in
-            kept = end - start
-            if least > 0:
-                kept -= int(np.searchsorted(impacts[start:end][::-1], least))
-            if kept:
-                enter.append(members[start : start + kept])
-            missed += weight * float(impacts[start + kept]) if kept < end - start else 0.0
+        lift = sum(item[0] for item in long)
+        floor = self._reached(min((some for some in seen if len(some) >= n), key=len, default=None), long, n)
+        rows, exact = self._finish(seen, long, n, floor - lift)
+        if len(rows) >= n:
+            floor = max(floor, float(exact.min()))
+        enter = self._enter(long, lift, floor)
         if enter:
-            rows, exact = self._finish(seen + enter, long, n)
+            rows, exact = self._finish(seen + enter, long, n, floor - lift)
         for listed in seen:
             sums[listed] = 0
         ranked = np.lexsort((rows, -exact))[:n]
         return rows[ranked].astype(np.int64), exact[ranked].astype(np.float32)
 
+    def _reached(self, listed: Ints | None, long: list[Long], n: int) -> float:
+        """Find a similarity that n rows of one list reach."""
+        if listed is None:
+            return 0.0
+        exact = self.sums[listed]
+        for item in long:
+            exact += np.float64(item.weight) * item.column[listed]
+        return float(np.partition(exact, len(exact) - n)[len(exact) - n]) - 1e-6
+
+    def _enter(self, long: list[Long], rest: float, floor: float) -> list[Ints]:
+        """Read the lists of common words as far as a row that stands in no short list may still get in."""
+        impacts, found, missed = self.impacts, [], 0.0
+        for bound, weight, start, end, _ in long:
+            rest -= bound
+            least = (floor - 1e-6 - missed - rest) / weight  # the impact here that a new row needs
+            kept = bisect_left(range(start, end), True, key=lambda entry: impacts[entry] < least)
+            if kept:
+                found.append(self.members[start : start + kept])
+            if kept < end - start:
+                missed += weight * float(impacts[start + kept])
+        return found
+
     def _finish(
-        self, lists: list[Ints], long: list[tuple[float, float, int, int, Floats]], n: int
+        self, lists: list[Ints], long: list[Long], n: int, least: float
     ) -> tuple[Ints, NDArray[np.float64]]:
         """Add what the common words give to the rows of the lists; return the n best or a few more."""
         if not lists or n <= 0:
             return np.zeros(0, np.int32), np.zeros(0)
         rows = lists[0] if len(lists) == 1 else np.concatenate(lists)
         exact = self.sums[rows]
-        enough = n * len(lists)  # a row stands at most once in each list, so that many entries hold at least n rows
-        if long and len(rows) > 4 * enough:  # leave out what even the common words cannot lift among the n best
-            floor = np.partition(exact, len(exact) - enough)[len(exact) - enough]
-            hopeful = exact >= floor - sum(item[0] for item in long) - 1e-6
+        if least > 0:  # leave out what even the common words cannot lift among the n best
+            hopeful = np.flatnonzero(exact >= least - 1e-6)
             rows, exact = rows[hopeful], exact[hopeful]
-        for _, weight, _, _, column in long:
-            exact += np.float64(weight) * column[rows]
-        exact = np.round(exact, 6)
-        if len(rows) > enough:
-            kept = exact >= np.partition(exact, len(exact) - enough)[len(exact) - enough]
+        for item in long:
+            exact += np.float64(item.weight) * item.column[rows]
+        enough = n * len(lists)  # a row stands at most once in each list, so that many entries hold at least n rows
+        if len(rows) > 2 * enough:
+            kept = np.flatnonzero(exact >= np.partition(exact, len(exact) - enough)[len(exact) - enough] - 1e-6)
             rows, exact = rows[kept], exact[kept]
-        if len(lists) > 1:
-            order = np.argsort(rows, kind="stable")
+        exact = np.round(exact, 6)
+        if len(lists) > 1 and len(rows) > 1:
+            order = rows.argsort()
             rows, exact = rows[order], exact[order]
-            first = np.concatenate([[True], rows[1:] != rows[:-1]])
+            first = np.ones(len(rows), np.bool_)
+            np.not_equal(rows[1:], rows[:-1], out=first[1:])
             rows, exact = rows[first], exact[first]
         if len(rows) > n:
             kept = exact >= np.partition(exact, len(exact) - n)[len(exact) - n]
@@ -134,10 +165,18 @@ class Inverted:
 
     def similarity(self, rows: NDArray[Any], words: NDArray[Any], weights: Floats) -> Floats:
         """Compute the exact similarity of chosen rows with one query."""
-        one = sp.csr_array((weights, words, np.array([0, len(words)])), shape=(1, self.rows.shape[1]))
-        return self._pairs(one, np.zeros(len(rows), np.int64), rows)
+        begin = self.rows.indptr[rows]
+        sizes = self.rows.indptr[rows + 1] - begin
+        ends = sizes.cumsum()
+        entries = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begin - ends + sizes, sizes)
+        query = self.query
+        query[words] = weights
+        products = query[self.rows.indices[entries]] * self.rows.data[entries]
+        query[words] = 0
+        owners = np.repeat(np.arange(len(rows)), sizes)
+        return np.round(np.bincount(owners, weights=products, minlength=len(rows)), 6).astype(np.float32)
 
-    def _pairs(self, queries: sp.csr_array, asked: NDArray[Any], rows: NDArray[Any]) -> Floats:
+    def pairs(self, queries: sp.csr_array, asked: NDArray[Any], rows: NDArray[Any]) -> Floats:
         """Compute the exact similarity of pairs: query asked[i] with row rows[i]."""
         product = queries.astype(np.float64)[asked].multiply(self.rows[rows])
         return np.round(np.asarray(product.sum(axis=1)).ravel(), 6).astype(np.float32)
@@ -153,7 +192,7 @@ class Inverted:
             product = sp_matmul_topn(sp.csr_matrix(block), columns, top_n=wide, threshold=0.0, sort=True, n_threads=threads)
             sizes = np.diff(product.indptr)
             asked = np.repeat(np.arange(block.shape[0]), sizes)
-            rows, exact = product.indices, self._pairs(block, asked, product.indices)
+            rows, exact = product.indices, self.pairs(block, asked, product.indices)
             order = np.lexsort((rows, -exact, asked))
             place = np.arange(len(rows)) - np.repeat(product.indptr[:-1], sizes)
             kept = place < n

@@ -1,0 +1,194 @@
+"""TEXT → LABELS BY WORDS: TF-IDF similarity to label texts and to training points, fused. Nothing is trained.
+
+score(label) = share · sim(query, label text) / best + (1 − share) · votes(label) / best, where the votes of the nearest
+training points are their similarity to the power `power`, spread over their labels. What is `None` in the settings is
+chosen on a validation part of the training points.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from pydantic import Field
+
+from longtail.data.dataset import Split
+from longtail.data.tokens import Words
+from longtail.errors import DataError
+from longtail.files import read_arrays, write_arrays
+from longtail.recipe import Part, record
+from longtail.shortlists.inverted import Inverted, matrix_of
+from longtail.types import LabelMatrix, Texts, TopK, best_of, contains
+
+NEIGHBOURS, POWERS, SHARES = (5, 10, 20, 40), (1.0, 2.0, 4.0, 8.0), tuple(np.linspace(0, 1, 21).round(2).tolist())
+MIDDLE = 0.4  # the share at which neighbours and power are compared
+VALIDATION = 3000  # points that settle the choice
+CANDIDATES = 100  # label texts considered for each of them
+
+
+@record
+class Lexical(Part):
+    """Settings of the lexical scores; None means: choose on validation."""
+
+    part: ClassVar[str] = "lexical"
+    neighbours: int | None = Field(default=None, ge=1, le=1000)
+    power: float | None = Field(default=None, gt=0)
+    share: float | None = Field(default=None, ge=0, le=1)
+    seed: int = 0
+
+    def fit(self, train: Split) -> LexicalIndex:
+        """Index the label texts and the training points; choose on validation what is not set."""
+        texts = train.need_texts("the lexical index")
+        names = train.labels.texts
+        if names is None and (self.share or 0) > 0:
+            raise DataError("the labels have no texts", remedy="set lexical.share=0 to use training points only")
+        words = Words.fit(texts, names or [])
+        points, labels = words.bag(texts), words.bag(names or [""] * len(train.labels))
+        chosen = self
+        if None in (self.neighbours, self.power, self.share):
+            kept, held = train.divide(0.1, seed=self.seed, most=VALIDATION)
+            trial = LexicalIndex(words, Inverted.build(labels), Inverted.build(words.bag(kept.need_texts("knn"))), kept.targets, self)
+            chosen = _choose(trial, held, self, has_names=names is not None)
+        return LexicalIndex(words, Inverted.build(labels), Inverted.build(points), train.targets, chosen)
+
+
+@dataclass(frozen=True, eq=False)
+class LexicalIndex:
+    """Inverted indexes of label texts and training points, with the targets of the latter."""
+
+    words: Words
+    labels: Inverted  # (L, V)
+    points: Inverted  # (N, V)
+    targets: LabelMatrix  # (N, L)
+    settings: Lexical
+
+    def top(self, texts: list[str], k: int, names: Texts | None = None) -> TopK:
+        """Score the k best labels of each text; a single text takes the quick way."""
+        if len(texts) == 1:
+            labels, scores = self.one(texts[0], k)
+            row, values = np.full((1, k), -1, np.int32), np.full((1, k), -np.inf, np.float32)
+            row[0, : len(labels)], values[0, : len(labels)] = labels, scores
+            return TopK(row, values, names)
+        return best_of(self.scores(texts, k), k, names)
+
+    def one(self, text: str, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Score the k best labels of one text."""
+        words, weights = self.words.query(text)
+        own, similar = self.labels.nearest(words, weights, k)
+        near, similarity = self.points.nearest(words, weights, self.settings.neighbours or 1)
+        voted, votes = self._votes(near, similarity)
+        share = np.float32(self.settings.share or 0)
+        if share == 0 or not len(own):
+            order = np.lexsort((voted, -votes))[:k]
+            return voted[order], (1 - share) * votes[order] / (votes.max() if len(votes) else 1)
+        matched = self.labels.similarity(voted, words, weights)
+        scores = (share / similar[0]) * matched
+        if len(voted):
+            scores += (1 - share) / votes.max() * votes
+        fresh = np.ones(len(own), np.bool_)
+        if len(voted):
+            fresh = voted[np.minimum(np.searchsorted(voted, own), len(voted) - 1)] != own
+        if fresh.any():
+            voted = np.concatenate([voted, own[fresh]])
+            scores = np.concatenate([scores, (share / similar[0]) * similar[fresh]])
+        order = np.lexsort((voted, -scores))[:k]
+        return voted[order], scores[order]
+
+    def _votes(self, near: NDArray[Any], similarity: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """Add up what the nearest points say for their labels: (labels ascending, votes)."""
+        begin = self.targets.indptr[near]
+        sizes = self.targets.indptr[near + 1] - begin
+        ends = sizes.cumsum()
+        entries = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begin - ends + sizes, sizes)
+        labels = self.targets.indices[entries]
+        values = np.repeat(similarity ** (self.settings.power or 1), sizes) * self.targets.data[entries]
+        order = labels.argsort(kind="stable")
+        labels = labels[order]
+        if len(labels) == 0:
+            return labels.astype(np.int64), values
+        changes = np.flatnonzero(labels[1:] != labels[:-1]) + 1
+        first = np.concatenate([[0], changes])
+        return labels[first].astype(np.int64), np.add.reduceat(values[order], first)
+
+    def scores(self, texts: list[str], k: int) -> sp.csr_array:
+        """Score many texts: (N, L) with the candidates of each as stored entries."""
+        bags = self.words.bag(texts)
+        near, similarity = self.points.nearest_batch(bags, self.settings.neighbours or 1)
+        votes = normalised(self.votes(near, similarity, self.settings.power or 1))
+        share = np.float32(self.settings.share or 0)
+        if share == 0:
+            return votes
+        own, similar = self.labels.nearest_batch(bags, k)
+        rows = np.repeat(np.arange(len(texts)), np.diff(votes.indptr))
+        matched = self.labels.pairs(bags, rows, votes.indices)
+        sims = sp.csr_array((matched, votes.indices, votes.indptr), shape=votes.shape)
+        merged = sims.maximum(sparse_rows(own, similar, votes.shape))
+        return sp.csr_array(share * normalised(merged) + (1 - share) * votes)
+
+    def votes(self, near: NDArray[Any], similarity: NDArray[Any], power: float) -> sp.csr_array:
+        """Add up the votes of many points' neighbours: (N, L)."""
+        weights = sparse_rows(near, similarity**np.float32(power), (len(near), self.targets.shape[0]))
+        return sp.csr_array(weights @ self.targets)
+
+    def save(self, folder: Path) -> None:
+        """Write the index into a model folder."""
+        self.words.save(folder)
+        held = {"values": self.targets.data, "indices": self.targets.indices, "indptr": self.targets.indptr}
+        held["shape"] = np.asarray(self.targets.shape, np.int64)
+        arrays = {f"targets.{key}": value for key, value in held.items()}
+        write_arrays(folder / "lexical.safetensors", arrays | self.labels.arrays("labels") | self.points.arrays("points"))
+
+    @classmethod
+    def load(cls, folder: Path, settings: Lexical) -> LexicalIndex:
+        """Open what `save` wrote."""
+        held = read_arrays(folder / "lexical.safetensors")
+        labels, points = Inverted.of_arrays(held, "labels"), Inverted.of_arrays(held, "points")
+        return cls(Words.load(folder), labels, points, matrix_of(held, "targets"), settings)
+
+
+def sparse_rows(columns: NDArray[Any], values: NDArray[Any], shape: tuple[int, int]) -> sp.csr_array:
+    """Turn (N, n) columns padded with -1 and their values into a CSR."""
+    found = columns >= 0
+    indptr = np.concatenate([[0], np.cumsum(found.sum(axis=1))])
+    return sp.csr_array((values[found].astype(np.float32), columns[found], indptr), shape=shape)
+
+
+def normalised(scores: sp.csr_array) -> sp.csr_array:
+    """Divide each row by its largest entry."""
+    best = scores.max(axis=1).toarray().ravel() if scores.nnz else np.zeros(scores.shape[0])
+    data = scores.data / np.repeat(np.where(best > 0, best, 1), np.diff(scores.indptr))
+    return sp.csr_array((data.astype(np.float32), scores.indices, scores.indptr), shape=scores.shape)
+
+
+def _choose(trial: LexicalIndex, held: Split, settings: Lexical, *, has_names: bool) -> Lexical:
+    """Choose neighbours and power at a middling share, then the share, on validation points."""
+    bags = trial.words.bag(held.need_texts("knn"))
+    most = max(NEIGHBOURS) if settings.neighbours is None else settings.neighbours
+    near, similarity = trial.points.nearest_batch(bags, most)
+    own, similar = trial.labels.nearest_batch(bags, CANDIDATES)
+    sims = normalised(sparse_rows(own, similar, held.targets.shape))
+    sizes = np.maximum(np.diff(held.targets.indptr), 1)
+
+    def value(trying: Lexical) -> float:
+        """Add P@1 and recall@5: the best first answer, and as much of the tail as five answers can hold."""
+        some = trying.neighbours or 1
+        votes = normalised(trial.votes(near[:, :some], similarity[:, :some], trying.power or 1))
+        share = np.float32(trying.share or 0)
+        top = best_of(sp.csr_array(share * sims + (1 - share) * votes), 10).without(held.excluded, 5)
+        hits = contains(held.targets, top.labels)
+        return float(hits[:, 0].mean() + (hits.sum(axis=1) / sizes).mean())
+
+    first = settings.share if settings.share is not None else MIDDLE if has_names else 0.0
+    trials = [
+        replace(settings, neighbours=neighbours, power=power, share=first)
+        for neighbours in (NEIGHBOURS if settings.neighbours is None else (settings.neighbours,))
+        for power in (POWERS if settings.power is None else (settings.power,))
+    ]
+    best = max(trials, key=value)
+    if settings.share is not None or not has_names:
+        return best
+    return max((replace(best, share=share) for share in SHARES), key=value)
