@@ -1,7 +1,7 @@
 """READERS → PROBLEMS: one collector that every reader of files reports to.
 
-When loading, the first error is raised as a DataError. When checking, errors and warnings are kept, the reader mends the
-row, and reading goes on: there is one parser for both.
+When loading, the first error is raised as a DataError. When checking, errors and warnings are kept, the reader mends
+the row, and reading goes on: there is one parser for both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """FILE → LINES → CLEAN TEXTS: gzip, UTF-8 and white space, once for all formats.
 
-A text is one line: white space and control characters become single blanks, and nothing stands at its ends, so that every
-format can hold every text.
+A text is one line: white space and control characters become single blanks, and nothing stands at its ends, so that
+every format can hold every text.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def clean(text: str) -> str:
-    """Make a text one line: runs of white space and control characters become one blank, lone surrogates U+FFFD.
+    r"""Make a text one line: runs of white space and control characters become one blank, lone surrogates U+FFFD.
 
-    >>> clean("  a\\tb\\x00c\\n")
+    >>> clean("  a\tb\x00c\n")
     'a b c'
     """
     text = " ".join(text.split())
@@ -35,9 +35,9 @@ def clean(text: str) -> str:
 
 
 def has_surrogate(text: str) -> bool:
-    """Tell whether a text holds half of a surrogate pair, which no file can store.
+    r"""Tell whether a text holds half of a surrogate pair, which no file can store.
 
-    >>> has_surrogate("a\\ud800"), has_surrogate("a")
+    >>> has_surrogate("a\ud800"), has_surrogate("a")
     (True, False)
     """
     return _SURROGATES.search(text) is not None
@@ -78,7 +78,7 @@ def _unpacked(packed: bytes) -> tuple[bytes, str]:
     """Unpack all members of a gzip file; return what came out and what was wrong, if anything."""
     parts: list[bytes] = []
     rest = memoryview(packed)
-    while len(rest):
+    while rest:
         engine = zlib.decompressobj(31)
         start = 0
         try:
@@ -96,9 +96,9 @@ def _unpacked(packed: bytes) -> tuple[bytes, str]:
 
 
 def split_lines(content: bytes) -> list[bytes]:
-    """Cut into lines at \\n only; a last line without \\n counts, and the end of a line may be \\r\\n.
+    r"""Cut into lines at \n only; a last line without \n counts, and the end of a line may be \r\n.
 
-    >>> split_lines(b"a\\r\\n\\nb")
+    >>> split_lines(b"a\r\n\nb")
     [b'a', b'', b'b']
     """
     lines = content.split(b"\n")

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from longtail.data.dataset import Dataset, open_dataset
-from longtail.data.formats import jsonl
+from longtail.data.formats import jsonl, onefile, parquet, plain, tables, xmc
 from longtail.data.formats.lines import tidy
-from longtail.data.formats.rows import Points, Raw, assemble
+from longtail.data.formats.rows import Raw, assemble
 from longtail.data.formats.sidecars import add_sidecars
 from longtail.data.formats.sparse import canonical
 from longtail.data.formats.survey import Survey, find_format, look_at
@@ -34,12 +34,23 @@ class Format:
 
 FORMATS: dict[str, Format] = {
     "jsonl": Format("JSON lines: text, labels, weights?, id?", True, False, jsonl.read_jsonl, jsonl.write_jsonl),
+    "csv": Format("comma-separated: text, labels, weights?, id?", True, False, tables.read_csv, tables.write_csv),
+    "tsv": Format("tab-separated: text, labels, weights?, id?", True, False, tables.read_tsv, tables.write_tsv),
+    "parquet": Format("Parquet with list columns", True, False, parquet.read_parquet, parquet.write_parquet),
     "arrow": Format("longtail's own memory-mapped folder: opens at once, any size", True, True),
+    "xmc": Format("XMC repository: trn_X_Y.txt with raw texts or features", True, True, xmc.read_xmc, xmc.write_xmc),
     "xmc-json": Format(
-        "XMC repository, raw texts: uid, title, content?, target_ind, target_rel as JSON lines",
-        True, False, jsonl.read_xmc_json, jsonl.write_xmc_json,
+        "XMC repository, raw texts: title, target_ind", True, False, jsonl.read_xmc_json, jsonl.write_xmc_json
     ),
-}  # fmt: skip
+    "xc": Format(
+        "one sparse file a split, as omikuji and napkinXC read", False, True, onefile.read_xc, onefile.write_xc
+    ),
+    "attentionxml": Format(
+        "train_texts.txt with train_labels.txt", False, False, plain.read_attentionxml, plain.write_attentionxml
+    ),
+    "pecos": Format("ids, a tab and a text; matrices as npz", True, False, plain.read_pecos, plain.write_pecos),
+    "fasttext": Format("__label__3 before a text", False, False, plain.read_fasttext, plain.write_fasttext),
+}
 
 
 def load(path: str | Path, *, format: str | None = None, name: str | None = None) -> Dataset:
@@ -53,19 +64,19 @@ def load(path: str | Path, *, format: str | None = None, name: str | None = None
     return replace(data, name=name) if name else data
 
 
-def read(path: Path, format: str | None, problems: Problems) -> tuple[Dataset, dict[str, Points]]:
-    """Read a data set, reporting to `problems`; also return the rows, which know the line of every point."""
+def read(path: Path, format: str | None, problems: Problems) -> tuple[Dataset, Raw | None]:
+    """Read a data set, reporting to `problems`; also return the rows of its files, which know their lines."""
     if format is not None and format not in FORMATS:
         raise DataError(f"unknown format {format!r}", file=path, remedy=nearest(format, FORMATS))
     survey = look_at(path)
     format = format or find_format(path, survey)
     reader = FORMATS[format].read
     if reader is None:
-        return open_dataset(path), {}
+        return open_dataset(path), None
     raw = reader(survey, problems)
     add_sidecars(raw, survey, problems)
     name = path.name.split(".")[0] if path.is_file() else path.resolve().name
-    return assemble(raw, name, str(path), problems), raw.points
+    return assemble(raw, name, str(path), problems), raw
 
 
 def write(data: Dataset, path: str | Path, format: str, *, force: bool = False) -> None:

@@ -1,7 +1,7 @@
 """ROWS OF FILES → DATASET: what every reader hands over, checked against the labels and put together in one place.
 
-The number of labels comes from the label file, else from a header, else from the labels that occur; never from the largest
-id where a file says more. A row with an error keeps its place, so that filters and ids stay aligned while checking.
+The number of labels comes from the label file, else from a header, else from the labels that occur; never from the
+largest id where a file says more. A row with an error keeps its place, so that filters and ids stay aligned in a check.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Points:
     texts_at: Place | None = None
     ids: list[str] | None = None
     width: int | None = None  # number of labels that a header claims
+    digits_are_ids: bool = False  # labels that are texts may all be numbers, and are ids then
     features: sp.csr_array | None = None
 
 
@@ -68,7 +69,6 @@ class Raw:
     pairs: dict[str, tuple[Path, NDArray[np.int64]]] = field(default_factory=dict)  # filter: (P, 2) point, label
     label_features: sp.csr_array | None = None
     vocabulary: list[str] | None = None
-    number_names: bool = False  # labels written as digits are names and not ids
 
 
 def assemble(raw: Raw, name: str, origin: str, problems: Problems) -> Dataset:
@@ -102,9 +102,9 @@ def _number_labels(raw: Raw, problems: Problems) -> list[str] | None:
     named = [points for points in raw.points.values() if isinstance(points.labels, list)]
     if not named:
         return None
-    if not raw.number_names and all(_are_ids(points.labels) for points in named):
+    if all(points.digits_are_ids and _are_ids(points.labels) for points in named):
         for points in named:
-            points.labels = _parsed(points, problems)
+            points.labels = _parsed(points)
         return None
     mixed = [points for points in raw.points.values() if not isinstance(points.labels, list) and len(points.labels)]
     for points in mixed:
@@ -132,8 +132,8 @@ def _are_ids(labels: Sequence[Any] | NDArray[Any]) -> bool:
     return all(text.removeprefix("-").isdecimal() and text.isascii() for text in labels)
 
 
-def _parsed(points: Points, problems: Problems) -> NDArray[np.int64]:
-    """Read label texts that are all digits as ids; an id too large for any data set becomes one that is out of range."""
+def _parsed(points: Points) -> NDArray[np.int64]:
+    """Read label texts that are all digits as ids; one too large for any data set stays out of range."""
     return np.fromiter((int(t) if len(t) < 18 else MOST_LABELS for t in points.labels), np.int64, len(points.labels))
 
 

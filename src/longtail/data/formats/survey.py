@@ -50,8 +50,8 @@ _ROLES = [
 _PATTERNS = [(role, re.compile(pattern)) for role, pattern in _ROLES]
 
 RECOGNISED = (
-    "longtail recognises a folder with files for trn|train, tst|test, val|dev (jsonl, csv, tsv, parquet, fastText, pecos, "
-    "one-file sparse), or trn_X_Y.txt with trn_X.txt or trn_X_Xf.txt, or train_texts.txt with train_labels.txt, "
+    "longtail recognises a folder with files for trn|train, tst|test, val|dev (jsonl, csv, tsv, parquet, fastText, "
+    "pecos, one-file sparse), or trn_X_Y.txt with trn_X.txt or trn_X_Xf.txt, or train_texts.txt with train_labels.txt, "
     "or one file of these; `format=` names the format where the content does not"
 )
 
@@ -97,7 +97,7 @@ class Survey:
 
 
 def look_at(path: Path) -> Survey:
-    """List the files of a folder by role; a single file is the points of the split that its name says, else of train."""
+    """List the files of a folder by role; a single file is the split that its name says, else train."""
     if not path.exists():
         raise DataError("not found", file=path, remedy="give a folder or a file that exists")
     if path.is_file():
@@ -138,26 +138,25 @@ def find_format(path: Path, survey: Survey) -> str:
 
 
 def sniff(head: bytes) -> str:
-    """Tell the format of a file of points from its first bytes, "" if unknown.
+    r"""Tell the format of a file of points from its first bytes, "" if unknown.
 
-    >>> sniff(b'{"text": "a", "labels": [0]}'), sniff(b"__label__3 a"), sniff(b"2 5 7\\n1,2 0:1.5"), sniff(b"1,2\\ta b")
+    >>> sniff(b'{"text": "a", "labels": [0]}'), sniff(b"__label__3 a"), sniff(b"2 5 7\n1,2 0:1.5"), sniff(b"1,2\ta b")
     ('jsonl', 'fasttext', 'xc', 'pecos')
     """
-    if head.startswith(b"PAR1"):
-        return "parquet"
-    if re.search(rb"^__label__", head, re.MULTILINE):
-        return "fasttext"
     first = head.partition(b"\n")[0].removesuffix(b"\r")
-    if first.lstrip().startswith(b"{"):
-        return "xmc-json" if _has_key(first, "target_ind") else "jsonl"
-    kind = _columns(first)
-    if kind:
-        return kind
-    if re.fullmatch(rb"\s*\d+\s+\d+\s+\d+\s*", first):
-        return "xc"
-    if re.match(rb"(?:\d+(?:,\d+)*)?\t", first):
-        return "pecos"
-    return ""
+    if head.startswith(b"PAR1"):
+        kind = "parquet"
+    elif re.search(rb"^__label__", head, re.MULTILINE):
+        kind = "fasttext"
+    elif first.lstrip().startswith(b"{"):
+        kind = "xmc-json" if _has_key(first, "target_ind") else "jsonl"
+    elif re.fullmatch(rb"\s*\d+\s+\d+\s+\d+\s*", first):
+        kind = "xc"
+    elif re.match(rb"(?:\d+(?:,\d+)*)?\t", first):
+        kind = "pecos"
+    else:
+        kind = _columns(first)
+    return kind
 
 
 def _has_key(line: bytes, key: str) -> bool:

@@ -1,0 +1,88 @@
+"""FILES → REPORT: every problem of a data set with its file, line, what was found and what to do.
+
+The readers of `longtail.data.formats` do the reading; they report instead of stopping. What can only be seen in the
+whole data set (texts that occur twice, filtered pairs that are also targets) is looked for here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from longtail.data.dataset import Dataset
+from longtail.data.formats.registry import read
+from longtail.data.formats.rows import Place, Raw
+from longtail.data.problems import Problem, Problems
+from longtail.errors import DataError
+from longtail.types import Texts
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a check found: at most `most` problems of each kind are listed, `counts` counts them all."""
+
+    problems: tuple[Problem, ...]
+    counts: Mapping[str, int]  # kind → how often
+    data: Dataset | None = field(default=None, repr=False)  # as far as it could be read
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        """The listed errors: the data set cannot be loaded while there is one."""
+        return tuple(problem for problem in self.problems if problem.severity == "error")
+
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        """The listed warnings."""
+        return tuple(problem for problem in self.problems if problem.severity == "warning")
+
+    @property
+    def ok(self) -> bool:
+        """Whether the data set loads."""
+        return not self.errors
+
+
+def check(path: str | Path, *, format: str | None = None, most: int = 20) -> Report:
+    """Read a data set to its end and report every problem, listing at most `most` of each kind."""
+    problems = Problems(collect=True, most=max(1, most))
+    data = None
+    try:
+        data, raw = read(Path(path), format, problems)
+        _look(data, raw, problems)
+    except DataError as reason:
+        problems.stopped(reason)
+    counts = {kind: count for (_, kind), count in problems.counts.items()}
+    return Report(tuple(problems.listed), counts, data)
+
+
+def _look(data: Dataset, raw: Raw | None, problems: Problems) -> None:
+    """Warn of what is odd in the data set as a whole."""
+    for name, split in data.splits.items():
+        points = raw.points[name] if raw else None
+        place = (points.texts_at or points.at) if points else Place(Path(data.origin), range(1, len(split) + 1))
+        _look_at_texts(split.texts, place, "text", "drop the point or give it a text", problems)
+        both = split.targets.multiply(split.excluded).tocsr()
+        both.eliminate_zeros()
+        file = raw.pairs[name][0] if raw and name in raw.pairs else Path(data.origin)
+        for point, label in zip(*(part.tolist() for part in both.nonzero()), strict=True):
+            found, remedy = (
+                f"pair {point} {label} is filtered, but also a target",
+                "it is never counted; drop one of the two",
+            )
+            problems.warn("filtered target", found, file=file, remedy=remedy)
+    place = raw.table.at if raw and raw.table else Place(Path(data.origin), range(1, len(data.labels) + 1))
+    _look_at_texts(data.labels.texts, place, "label text", "give every label a text of its own", problems)
+
+
+def _look_at_texts(texts: Texts | None, place: Place, what: str, remedy: str, problems: Problems) -> None:
+    """Warn of texts that are empty or occur more than once."""
+    first: dict[str, int] = {}
+    for row, text in enumerate(texts or ()):
+        before = first.setdefault(text, row)
+        if not text:
+            kind = "empty text" if what == "text" else "blank label text"
+            problems.warn(kind, f"an empty {what}", file=place.file, line=place.line(row), remedy=remedy)
+        elif before != row:
+            found = f"the {what} of line {place.line(before)} again: {text[:60]!r}"
+            remark = "this is allowed; drop one if it was not meant"
+            problems.warn(f"duplicate {what}", found, file=place.file, line=place.line(row), remedy=remark)
