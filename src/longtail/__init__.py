@@ -1,1 +1,57 @@
-"""longtail: extreme multi-label text classification for short texts and long tails."""
+"""longtail: extreme multi-label text classification for short texts and long tails.
+
+    TEXT + LABELS → data → labels → augment → shortlists → model → metrics → report
+
+    import longtail as lt
+    data = lt.load("folder")
+    model = lt.fit("knn", data.train)
+    top = model.predict(["position of an element"], k=5)
+    print(lt.evaluate(model, data.test))
+    model.save("runs/first")
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from longtail.data.dataset import Dataset, Split
+    from longtail.data.formats import load, write
+    from longtail.errors import DataError, LongtailError, ModelError, RecipeError, ResourceError
+    from longtail.metrics import Evaluation
+    from longtail.model import Model
+    from longtail.pipeline import evaluate, fit
+    from longtail.recipe import Recipe, recipe
+    from longtail.types import TopK
+
+_PLACES = {
+    "longtail.data.dataset": ("Dataset", "Split"),
+    "longtail.data.formats": ("load", "write"),
+    "longtail.errors": ("DataError", "LongtailError", "ModelError", "RecipeError", "ResourceError"),
+    "longtail.metrics": ("Evaluation",),
+    "longtail.model": ("Model",),
+    "longtail.pipeline": ("evaluate", "fit"),
+    "longtail.recipe": ("Recipe", "recipe"),
+    "longtail.types": ("TopK",),
+}
+_WHERE = {name: module for module, names in _PLACES.items() for name in names}
+
+__version__ = "0.1.0"
+__all__ = [
+    "DataError", "Dataset", "Evaluation", "LongtailError", "Model", "ModelError", "Recipe", "RecipeError",
+    "ResourceError", "Split", "TopK", "evaluate", "fit", "load", "recipe", "write",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that `import longtail` is quick."""
+    if name not in _WHERE:
+        raise AttributeError(f"module 'longtail' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

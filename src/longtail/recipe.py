@@ -69,6 +69,7 @@ class Recipe(Part):
 
     part: ClassVar[str] = "recipe"
     name: str
+    seed: int = pydantic.Field(default=0, ge=0)
     augment: tuple[Part, ...] = ()
     lexical: Part | None = None
 
@@ -79,7 +80,8 @@ def part_of(value: Mapping[str, Any]) -> Part:
     name = str(value.get("part"))
     if name == Recipe.part:
         return _checked(Recipe, fields)
-    return _checked(_imported(PARTS, name, "part"), fields)
+    cls: type[Part] = _imported(PARTS, name, "part")
+    return _checked(cls, fields)
 
 
 def recipe_of(value: Mapping[str, Any]) -> Recipe:

@@ -51,6 +51,8 @@ class Split:
     texts: Texts | None = None
     ids: Texts | None = None
     features: sp.csr_array | None = None  # (N, V), only where a file has no texts
+    dataset: str = ""  # the name of the data set it belongs to
+    augmented: NDArray[np.bool_] | None = None  # (N,) which points an augmentation made; never written to disk
 
     def __len__(self) -> int:
         return int(self.targets.shape[0])
@@ -67,6 +69,10 @@ class Split:
             )
         return self.texts
 
+    def named(self, name: str) -> Split:
+        """Give it another name."""
+        return replace(self, name=name)
+
     def take(self, rows: NDArray[Any], name: str | None = None) -> Split:
         """Select points."""
         return replace(
@@ -77,6 +83,7 @@ class Split:
             texts=None if self.texts is None else self.texts.take(rows),
             ids=None if self.ids is None else self.ids.take(rows),
             features=None if self.features is None else self.features[rows],
+            augmented=None if self.augmented is None else self.augmented[rows],
         )
 
     def divide(self, share: float = 0.1, *, seed: int = 0, most: int | None = None) -> tuple[Split, Split]:
@@ -103,7 +110,8 @@ class Dataset:
     origin: str = field(default="memory", compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "splits", MappingProxyType(dict(self.splits)))
+        named = {name: replace(split, dataset=self.name) for name, split in self.splits.items()}
+        object.__setattr__(self, "splits", MappingProxyType(named))
 
     def __getitem__(self, name: str) -> Split:
         if name not in self.splits:

@@ -38,9 +38,8 @@ class Lexical(Part):
     neighbours: int | None = Field(default=None, ge=1, le=1000)
     power: float | None = Field(default=None, gt=0)
     share: float | None = Field(default=None, ge=0, le=1)
-    seed: int = 0
 
-    def fit(self, train: Split) -> LexicalIndex:
+    def fit(self, train: Split, *, seed: int = 0) -> LexicalIndex:
         """Index the label texts and the training points; choose on validation what is not set."""
         texts = train.need_texts("the lexical index")
         names = train.labels.texts
@@ -50,7 +49,7 @@ class Lexical(Part):
         points, labels = words.bag(texts), words.bag(names or [""] * len(train.labels))
         chosen = self
         if None in (self.neighbours, self.power, self.share):
-            kept, held = train.divide(0.1, seed=self.seed, most=VALIDATION)
+            kept, held = train.divide(0.1, seed=seed, most=VALIDATION)
             trial = LexicalIndex(words, Inverted.build(labels), Inverted.build(words.bag(kept.need_texts("knn"))), kept.targets, self)
             chosen = _choose(trial, held, self, has_names=names is not None)
         return LexicalIndex(words, Inverted.build(labels), Inverted.build(points), train.targets, chosen)

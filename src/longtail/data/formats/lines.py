@@ -17,7 +17,8 @@ from longtail.types import Texts
 
 GZIP = b"\x1f\x8b"
 BOM = b"\xef\xbb\xbf"
-PIECE = 1 << 20
+HEAD = 1 << 20
+PIECE = 1 << 16
 _BLANKS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), 0xFEFF], " ")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -59,7 +60,7 @@ def read_bytes(path: Path, problems: Problems) -> bytes:
     return content.removeprefix(BOM)
 
 
-def read_head(path: Path, size: int = PIECE) -> bytes:
+def read_head(path: Path, size: int = HEAD) -> bytes:
     """Read the first bytes of a file, unpacked if it is gzip; an unreadable file has none."""
     try:
         with path.open("rb") as file:
@@ -83,7 +84,7 @@ def _unpacked(packed: bytes) -> tuple[bytes, str]:
         start = 0
         try:
             while not engine.eof and start < len(rest):
-                parts.append(engine.decompress(rest[start : start + PIECE]))
+                parts.append(engine.decompress(rest[start : start + PIECE]))  # in pieces: damage loses one of them
                 start += PIECE
         except zlib.error as reason:
             return b"".join(parts), f"damaged ({reason})"

@@ -94,9 +94,7 @@ def write(data: Dataset, path: str | Path, format: str, *, force: bool = False) 
     _refuse(data, format, kind)
     with whole_folder(path, force=force) as folder:
         kind.write(data, folder)
-        found = find_format(folder, look_at(folder))
-        if found != format:  # for example a fastText file whose first text looks like the header of another format
-            raise DataError(f"written as {format} these texts would be read as {found}", remedy="use jsonl")
+        _insist(folder, format)
 
 
 def tidied(data: Dataset) -> Dataset:
@@ -112,6 +110,16 @@ def tidied(data: Dataset) -> Dataset:
         for name, split in data.splits.items()
     }  # fmt: skip
     return replace(data, labels=labels, splits=splits, vocabulary=None if texts else tidy(data.vocabulary))
+
+
+def _insist(folder: Path, format: str) -> None:
+    """Refuse files that would be taken for another format: a fastText file may begin with a text that looks like one."""
+    try:
+        found = find_format(folder, look_at(folder))
+    except DataError:
+        found = "nothing known"
+    if found != format:
+        raise DataError(f"written as {format} these texts would be taken for {found}", remedy="use jsonl")
 
 
 def _refuse(data: Dataset, format: str, kind: Format) -> None:

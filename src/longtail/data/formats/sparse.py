@@ -166,15 +166,15 @@ def read_npz(path: Path, problems: Problems) -> Entries:
         indptr, columns, values = (parts[name].ravel() for name in ("indptr", "indices", "data"))
         if indptr.dtype.kind not in "iu" or columns.dtype.kind not in "iu" or values.dtype.kind not in "fiub":
             raise ValueError("an array of a wrong type")
-        counts: NDArray[np.int64] = np.diff(indptr.astype(np.int64))
-        bounds = len(indptr) == rows + 1 and indptr[0] == 0 and indptr[-1] == len(columns) == len(values)
-        if not bounds or (counts < 0).any() or width < 0:
+        ends = indptr.astype(np.int64)
+        bounds = len(ends) == rows + 1 and ends[0] == 0 and ends[-1] == len(columns) == len(values)
+        if not bounds or (ends[1:] < ends[:-1]).any() or width < 0:
             raise ValueError("the arrays do not fit the shape")
     except Exception as reason:  # zip and npy damage shows itself in a dozen exception types; every one means this
         remedy = "save it again with scipy.sparse.save_npz as CSR"
         raise problems.fatal("damaged npz", f"damaged ({short(reason)})", file=path, remedy=remedy) from None
     place = Place(path, range(1, rows + 1))
-    return Entries(place, counts, columns.astype(np.int64), values.astype(np.float64), width)
+    return Entries(place, ends[1:] - ends[:-1], columns.astype(np.int64), values.astype(np.float64), width)
 
 
 def _array(content: bytes) -> NDArray[Any]:

@@ -148,14 +148,12 @@ def sniff(head: bytes) -> str:
         kind = "parquet"
     elif re.search(rb"^__label__", head, re.MULTILINE):
         kind = "fasttext"
-    elif first.lstrip().startswith(b"{"):
+    elif first.lstrip(b" ").startswith(b"{"):
         kind = "xmc-json" if _has_key(first, "target_ind") else "jsonl"
-    elif re.fullmatch(rb"\s*\d+\s+\d+\s+\d+\s*", first):
+    elif re.fullmatch(rb" *\d+ +\d+ +\d+ *", first):
         kind = "xc"
-    elif re.match(rb"(?:\d+(?:,\d+)*)?\t", first):
-        kind = "pecos"
     else:
-        kind = _columns(first)
+        kind = _columns(first) or ("pecos" if re.match(rb"(?:\d+(?:,\d+)*)?\t", first) else "")
     return kind
 
 
@@ -169,12 +167,12 @@ def _has_key(line: bytes, key: str) -> bool:
 
 
 def _columns(first: bytes) -> str:
-    """Tell csv or tsv by a header row with a column `text`."""
+    """Tell csv or tsv by a header row with columns for texts and labels."""
     line = first.decode("utf-8", "replace")
     for kind, separator in (("tsv", "\t"), ("csv", ",")):
         if separator in line and len(line) < 10_000:
-            cells = next(csv.reader([line], delimiter=separator), [])
-            if "text" in [cell.strip().lower() for cell in cells]:
+            cells = {cell.strip().lower() for cell in next(csv.reader([line], delimiter=separator), [])}
+            if cells & {"text", "title"} and cells & {"labels", "label"}:
                 return kind
     return ""
 

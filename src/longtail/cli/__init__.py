@@ -1,0 +1,50 @@
+"""The command line: data to stdout, words and progress to stderr, exit codes 0 ok, 2 usage, 3 data, 4 recipe, 5 resources."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+
+import typer
+
+from longtail.cli import data, models
+from longtail.errors import LongtailError, ResourceError
+
+app = typer.Typer(
+    name="longtail",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="""Find the best few of up to millions of labels for a short text.
+
+    Try it: [bold]longtail demo[/bold]. Your own data: [bold]longtail data info DIR[/bold], then
+    [bold]longtail train knn --data DIR --out runs/first[/bold], then [bold]longtail evaluate runs/first --data DIR[/bold]
+    and [bold]longtail predict runs/first texts.txt[/bold].""",
+)
+app.add_typer(data.app, name="data")
+models.register(app)
+
+
+def main() -> None:
+    """Run the command line; every expected error is one line on stderr and an exit code."""
+    try:
+        app()
+    except LongtailError as error:
+        _stop(str(error), error.exit_code)
+    except MemoryError:
+        _stop("out of memory; see --dry-run for an estimate", ResourceError.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+            _stop(f"no space left: {error}; nothing was changed", ResourceError.exit_code)
+        _stop(f"{error.filename or ''}: {error.strerror or error}; check the path and its permissions", 3)
+
+
+def _stop(message: str, code: int) -> None:
+    """Say what went wrong and leave."""
+    sys.stderr.write(f"error: {message}\n")
+    sys.exit(code)

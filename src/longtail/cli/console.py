@@ -1,0 +1,72 @@
+"""What the commands share: where words go, progress, tables, and reading `--set`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from longtail.errors import RecipeError
+from longtail.recipe import Recipe, parsed
+
+words = Console(stderr=True, highlight=False)
+Step = Callable[[str, int, int], None]
+
+
+def emit(value: object) -> None:
+    """Print one JSON object to stdout."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+
+
+def say(text: str) -> None:
+    """Print words to stderr."""
+    words.print(text, soft_wrap=True)
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Step]:
+    """Show a bar with the time left on a terminal, and a plain line elsewhere; yields step(name, done, total)."""
+    if not words.is_terminal:
+        say(what)
+        yield lambda _name, _done, _total: None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=words, transient=True) as bars:
+        task = bars.add_task(what, total=None)
+        yield lambda name, done, total: bars.update(task, description=f"{what}: {name}", completed=done, total=total or None)
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, note: str = "") -> None:
+    """Print a table to stdout; columns of numbers are right-aligned."""
+    drawn = Table(title=title, title_justify="left", title_style="bold", caption=note or None, caption_justify="left")
+    for place, column in enumerate(columns):
+        numbers = all(isinstance(row[place], int | float) or str(row[place]).replace(",", "").isdecimal() for row in rows)
+        drawn.add_column(column, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row))
+    Console(highlight=False).print(drawn)
+
+
+def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
+    """Apply `--set a.b=value` settings one after the other."""
+    for setting in settings:
+        path, equals, value = setting.partition("=")
+        if not equals:
+            raise RecipeError(f"--set {setting}: no '='; write --set lexical.neighbours=20")
+        recipe = recipe.override(path.strip(), parsed(value))
+    return recipe
+
+
+def size(count: float) -> str:
+    """Write bytes for people."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

@@ -1,0 +1,133 @@
+"""`longtail data`: look at, check, convert and split data sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from longtail.cli.console import emit, progress, say, table
+from longtail.errors import DataError
+
+if TYPE_CHECKING:
+    from longtail.data.dataset import Dataset
+
+app = typer.Typer(no_args_is_help=True, help="Look at, check, convert and split data sets in any format.")
+
+Folder = Annotated[Path, typer.Argument(help="A data set: a folder or one file; its format is found by content.")]
+Format = Annotated[str | None, typer.Option("--format", "-f", help="Read or write as this format; see `data formats`.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+
+
+@app.command()
+def info(
+    path: Folder,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw label frequencies (log-log) to this .svg or .png file.")] = None,
+) -> None:
+    """Print the statistics that the papers print, and the shape of the tail."""
+    from longtail.data.formats import load
+    from longtail.data.statistics import describe
+
+    with progress(f"reading {path}"):
+        data = load(path)
+        facts = describe(data)
+    if plot is not None:
+        import numpy as np
+
+        from longtail.report import draw_frequencies
+
+        counts = np.bincount(data.train.targets.indices, minlength=len(data.labels))
+        draw_frequencies(counts, plot, f"{data.name}: training points per label")
+        say(f"wrote {plot}")
+    if json:
+        emit(facts)
+    else:
+        show(data, facts)
+
+
+def show(data: Dataset, facts: dict[str, Any]) -> None:
+    """Print statistics as a table with a sparkline of label frequencies."""
+    import numpy as np
+
+    from longtail.report import frequency_steps, sparkline
+
+    rows = [(key.replace("_", " "), f"{value:,}" if isinstance(value, int | float) else value) for key, value in facts.items()]
+    tail = ""
+    if "train" in data.splits:
+        counts = np.bincount(data.train.targets.indices, minlength=len(data.labels))
+        tail = f"label frequency by rank, both logarithmic: {sparkline(frequency_steps(counts))}"
+    table(data.name, ("statistic", "value"), rows, note=tail)
+
+
+@app.command()
+def check(
+    path: Folder,
+    format: Format = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
+    most: Annotated[int, typer.Option(min=1, help="Problems listed of each kind.")] = 20,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per problem.")] = False,
+) -> None:
+    """List every problem with file, line and remedy; exit 3 if there are errors."""
+    from longtail.data.check import check as check_data
+
+    with progress(f"checking {path}"):
+        report = check_data(path, format=format, most=most)
+    for problem in report.problems:
+        if json:
+            emit(problem.to_dict())
+        else:
+            typer.echo(str(problem))
+    for kind, count in sorted(report.counts.items()):
+        say(f"{count:,} × {kind}")
+    say(f"{report.errors:,} errors, {report.warnings:,} warnings")
+    if report.errors or (strict and report.warnings):
+        raise typer.Exit(DataError.exit_code)
+
+
+@app.command()
+def convert(path: Folder, out: Annotated[Path, typer.Argument(help="The folder to write.")], format: Format = "jsonl", force: Force = False) -> None:
+    """Write a data set in another format; what the format cannot hold is refused, never dropped."""
+    from longtail.data.formats import load, write
+
+    with progress(f"converting {path} to {format}"):
+        data = load(path)
+        write(data, out, format or "jsonl", force=force)
+    say(f"wrote {out} ({format}), fingerprint {data.fingerprint}")
+
+
+@app.command()
+def split(
+    path: Folder,
+    out: Annotated[Path, typer.Argument(help="The folder to write.")],
+    share: Annotated[float, typer.Option(min=0.0, max=0.9, help="The share of the training points that is held out.")] = 0.1,
+    to: Annotated[str, typer.Option(help="validation or test.")] = "validation",
+    seed: Annotated[int, typer.Option(help="The same seed gives the same split.")] = 0,
+    format: Format = "jsonl",
+    force: Force = False,
+) -> None:
+    """Hold out a part of the training points, as a validation or a test split."""
+    from longtail.data.formats import load, write
+
+    data = load(path)
+    if to not in ("validation", "test"):
+        raise DataError(f"--to {to}", remedy="use --to validation or --to test")
+    if to in data.splits:
+        raise DataError(f"{data.name} has a {to} split already", file=path, remedy="nothing to do")
+    train, held = data.train.divide(share, seed=seed)
+    others = [part for name, part in data.splits.items() if name != "train"]
+    write(data.with_splits(train, held.named(to), *others), out, format or "jsonl", force=force)
+    say(f"wrote {out}: train {len(train):,}, {to} {len(held):,}")
+
+
+@app.command()
+def formats(json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """List the formats that can be read and written."""
+    from longtail.data.formats import FORMATS
+
+    if json:
+        emit({name: {"description": entry.description, "soft": entry.soft} for name, entry in FORMATS.items()})
+    else:
+        rows = [(name, entry.description, "yes" if entry.soft else "no") for name, entry in FORMATS.items()]
+        table("Formats", ("name", "files", "soft values"), rows)

@@ -1,0 +1,290 @@
+"""LABEL MATRIX → WHAT LABELS KNOW OF EACH OTHER: conditionals, GLaS similarity, random walk, proximity.
+
+Every graph is an (L, L) CSR of float32 with sorted indices; row j belongs to label j. Co-occurrence G = YᵀY is counted
+on the pattern of stored entries: a soft target counts as one, so that a label always implies itself with weight 1.
+
+G is never held whole. It is made in blocks of rows of at most BLOCK multiply-adds and each block is cut to its final
+edges at once: the peak is three times the indices of the label matrix, the blocks at work, and 1.5 times the result.
+
+References: [Gandalf] eq. (6), [GLaS], [ECLARE], [TailMix].
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from longtail.errors import DataError, nearest
+from longtail.labels.blocks import Rows, built, check_cut, edge_rows, finished, pattern, same_edges, threads
+from longtail.labels.walk import (
+    HEAD,
+    HOP_BYTES,
+    HOPS,
+    RESTART,
+    TOP,
+    WALKERS,
+    normalised,
+    random_walk,
+    ratios,
+    walked,
+    without_head,
+)
+from longtail.types import LabelMatrix
+
+__all__ = [
+    "KINDS",
+    "Estimate",
+    "conditionals",
+    "estimate",
+    "normalised",
+    "proximity",
+    "random_walk",
+    "ratios",
+    "sigmoid_targets",
+    "similarity",
+]
+
+BLOCK = 2**22  # multiply-adds of one block of the product
+SAMPLE = 4096  # labels whose rows an estimate builds
+PROCESS = 130 * 2**20  # the interpreter with numpy, scipy and pyarrow, before any data
+
+
+class Estimate(NamedTuple):
+    """What a graph will take: the peak of a process that opens the label matrix and builds it, the time, the edges."""
+
+    peak_bytes: int
+    seconds: float
+    entries: int
+
+
+def conditionals(targets: LabelMatrix, *, threshold: float = 0.1, top: int | None = None) -> sp.csr_array:
+    """Return P(label l | label j) = G_jl / G_jj in row j, where strictly greater than the threshold.
+
+    The self edge is always kept and is 1, also for labels without a point. With `top`, only the strongest edges of a
+    row (among equals the smaller label) and the self edge are kept.
+
+    References: [Gandalf] eq. (6).
+
+    >>> from longtail.types import label_matrix
+    >>> conditionals(label_matrix(np.array([0, 2, 3]), np.array([0, 1, 0]), (2, 3))).toarray()
+    array([[1. , 0.5, 0. ],
+           [1. , 1. , 0. ],
+           [0. , 0. , 1. ]], dtype=float32)
+    """
+    return _graph(targets, _RULES["conditionals"], threshold, top)
+
+
+def similarity(targets: LabelMatrix, *, threshold: float = 0.1, top: int | None = None) -> sp.csr_array:
+    """Return the symmetric S_jl = ½ (G_jl / G_jj + G_jl / G_ll), where strictly greater than the threshold.
+
+    The self edge is always kept and is 1, also for labels without a point. Keeping only the `top` edges of each row
+    may break the symmetry.
+
+    References: [GLaS].
+
+    >>> from longtail.types import label_matrix
+    >>> similarity(label_matrix(np.array([0, 2, 3]), np.array([0, 1, 0]), (2, 2))).toarray()
+    array([[1.  , 0.75],
+           [0.75, 1.  ]], dtype=float32)
+    """
+    return _graph(targets, _RULES["glas"], threshold, top)
+
+
+def sigmoid_targets(graph: sp.csr_array, *, own: bool = True) -> sp.csr_array:
+    """Return σ(S) where S is stored and nothing elsewhere; `own` makes the self edges 1 instead of σ(1) = 0.73.
+
+    Taken literally, σ(0) = ½ would tie every label to every other; the threshold of `similarity` masks those.
+
+    >>> sigmoid_targets(sp.csr_array(np.array([[1, 0.5], [0.5, 1]], np.float32))).toarray().round(3)
+    array([[1.   , 0.622],
+           [0.622, 1.   ]], dtype=float32)
+    """
+    values = 1 / (1 + np.exp(-graph.data))
+    if own:
+        values[edge_rows(graph) == graph.indices] = 1
+    return same_edges(graph, values)
+
+
+def proximity(targets: LabelMatrix, *, top: int | None = None) -> sp.csr_array:
+    """Return the binary graph of labels that share a point, without self edges; `top` keeps the most frequent pairs.
+
+    Without `top` every pair of labels that ever met is held: ask `estimate` first where points have many labels.
+
+    References: [TailMix].
+
+    >>> from longtail.types import label_matrix
+    >>> proximity(label_matrix(np.array([0, 2, 3]), np.array([0, 1, 0]), (2, 2))).toarray()
+    array([[0., 1.],
+           [1., 0.]], dtype=float32)
+    """
+    graph = _graph(targets, _RULES["proximity"], 0, top)
+    graph.data[:] = 1
+    return graph
+
+
+KINDS: Mapping[str, Callable[..., sp.csr_array]] = MappingProxyType(
+    {"conditionals": conditionals, "glas": similarity, "walk": random_walk, "proximity": proximity}
+)
+
+
+def estimate(
+    targets: LabelMatrix, kind: str = "conditionals", *, threshold: float = 0.1, top: int | None = None
+) -> Estimate:
+    """Foresee what a graph will take by building the rows of SAMPLE labels drawn at random.
+
+    `threshold` acts on conditionals and glas. A walk is foreseen at its default settings.
+    """
+    if kind not in KINDS:
+        raise DataError(f"{kind!r} is not a kind of graph", remedy=nearest(kind, KINDS))
+    check_cut(threshold, top)
+    labels = targets.shape[1]
+    random = np.random.default_rng((SAMPLE, labels, targets.nnz))  # not a seed that may also have made the targets
+    sample = np.sort(random.permutation(labels)[:SAMPLE])
+    trial = _walk_trial(targets, sample) if kind == "walk" else _product_trial(targets, sample, kind, threshold, top)
+    entries = round(trial.edges / max(len(sample), 1) * labels)
+    given = targets.indices.nbytes + targets.indptr.nbytes + (0 if _mapped(targets.data) else targets.data.nbytes)
+    # Finished blocks hold 8 bytes an edge; joining them takes 4 more, when the buffers are free again.
+    edges = max(trial.buffers + 8 * entries, 12 * entries)
+    return Estimate(PROCESS + given + trial.copies + edges + 32 * labels, trial.seconds, entries)
+
+
+class _Trial(NamedTuple):
+    """What the sampled rows took, and what all rows will take."""
+
+    edges: int  # of the sample
+    seconds: float  # of all
+    copies: int  # bytes held from begin to end
+    buffers: int  # bytes at work in all threads
+
+
+def _walk_trial(targets: LabelMatrix, sample: NDArray[Any]) -> _Trial:
+    """Walk from the sampled labels."""
+    began = time.perf_counter()
+    rest = without_head(targets, HEAD)
+    seen = pattern(rest)
+    prepared = time.perf_counter()
+    edges = int(walked(seen, sample, hops=HOPS, restart=RESTART, top=TOP, seed=0).sizes.sum())
+    share = len(sample) / max(targets.shape[1], 1)
+    seconds = prepared - began + (time.perf_counter() - prepared) / max(share, 1e-9) / threads()
+    copies = 4 * rest.nnz + (0 if rest is targets else 5 * rest.nnz)
+    return _Trial(edges, seconds, copies, min(threads() * WALKERS, targets.shape[1]) * HOPS * HOP_BYTES)
+
+
+def _product_trial(targets: LabelMatrix, sample: NDArray[Any], kind: str, threshold: float, top: int | None) -> _Trial:
+    """Multiply the sampled rows."""
+    began = time.perf_counter()
+    product = _product(targets)
+    prepared = time.perf_counter()
+    edges = int(_block(product, sample, _RULES[kind], threshold if kind != "proximity" else 0, top).sizes.sum())
+    work = int(product.work.sum())
+    share = product.work[sample].sum() / max(work, 1)
+    seconds = prepared - began + (time.perf_counter() - prepared) / max(share, 1e-9) / threads()
+    buffers = min(threads() * BLOCK, work) * _RULES[kind].block_bytes + threads() * 8 * targets.shape[1]
+    return _Trial(edges, seconds, 8 * targets.nnz + 8 * targets.shape[0], buffers)
+
+
+def _mapped(array: Any) -> bool:
+    """Tell whether an array lies in a mapped file, and so takes no memory until it is read."""
+    while array is not None and not isinstance(array, np.memmap):
+        array = getattr(array, "base", None)
+    return array is not None
+
+
+def _conditional(counts: sp.csr_array, owners: NDArray[Any], frequencies: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Divide by the points of the row's label, in double precision: 3 / 30 is exactly the 0.1 of a threshold."""
+    out: NDArray[np.float64] = counts.data / np.repeat(frequencies[owners], np.diff(counts.indptr))
+    return out
+
+
+def _symmetric(counts: sp.csr_array, owners: NDArray[Any], frequencies: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Take the mean of both directions."""
+    out = _conditional(counts, owners, frequencies)
+    out += counts.data / frequencies[counts.indices]
+    out /= 2
+    return out
+
+
+def _others(counts: sp.csr_array, owners: NDArray[Any], frequencies: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Leave the counts, but none for a label with itself."""
+    out: NDArray[np.float64] = counts.data.astype(np.float64)
+    out[np.repeat(owners, np.diff(counts.indptr)) == counts.indices] = 0
+    return out
+
+
+class _Rule(NamedTuple):
+    """How co-occurrence counts become the values of edges, and whether a label has an edge to itself."""
+
+    weigh: Callable[[sp.csr_array, NDArray[Any], NDArray[np.int64]], NDArray[np.float64]]
+    own: bool
+    block_bytes: int  # of buffers, for each multiply-add of a block
+
+
+_RULES = {
+    "conditionals": _Rule(_conditional, own=True, block_bytes=24),
+    "glas": _Rule(_symmetric, own=True, block_bytes=32),
+    "proximity": _Rule(_others, own=False, block_bytes=100),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class _Product:
+    """The factors of YᵀY as counts, which share one array of ones, and what each row costs."""
+
+    points: sp.csr_array  # (N, L)
+    labels: sp.csr_array  # (L, N)
+    frequencies: NDArray[np.int64]  # (L,) points of each label
+    work: NDArray[np.int64]  # (L,) multiply-adds of each row: the sizes of all points of the label
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """Cut the labels into runs of about BLOCK multiply-adds; a label with more is a run of its own."""
+        done = np.cumsum(self.work + 1)  # an empty row costs something too
+        start, before = 0, 0
+        while start < len(done):
+            stop = max(start + 1, int(np.searchsorted(done, before + BLOCK, "right")))
+            yield np.arange(start, stop)
+            start, before = stop, int(done[stop - 1])
+
+
+def _product(targets: LabelMatrix) -> _Product:
+    """Prepare the factors."""
+    seen = pattern(targets)
+    ones = np.ones(len(seen.labels), np.int32)
+    sizes = np.diff(seen.point_starts).astype(np.int64)
+    work = np.zeros(seen.shape[1])
+    for start in range(0, len(sizes), 2**17):  # in parts, because the weights are wider than the indices
+        part = sizes[start : start + 2**17]
+        begin, end = seen.point_starts[[start, start + len(part)]]
+        work += np.bincount(seen.labels[begin:end], np.repeat(part, part), len(work))
+    return _Product(
+        sp.csr_array((ones, seen.labels, seen.point_starts), shape=seen.shape),
+        sp.csr_array((ones, seen.points, seen.label_starts), shape=seen.shape[::-1]),
+        np.diff(seen.label_starts).astype(np.int64),
+        work.astype(np.int64),
+    )
+
+
+def _graph(targets: LabelMatrix, rule: _Rule, threshold: float, top: int | None) -> sp.csr_array:
+    """Build the graph of one rule."""
+    check_cut(threshold, top)
+    product = _product(targets)
+    build = partial(_block, product, rule=rule, threshold=threshold, top=top)
+    return built(product.blocks(), build, targets.shape[1])
+
+
+def _block(product: _Product, owners: NDArray[Any], rule: _Rule, threshold: float, top: int | None) -> Rows:
+    """Multiply some rows of Yᵀ with Y, weigh the counts and keep what is above the threshold."""
+    counts = product.labels[owners] @ product.points  # (B, L), unsorted
+    if not rule.own:
+        counts.sort_indices()  # nearly all stay: in place is faster than when finished
+    values = rule.weigh(counts, owners, product.frequencies)
+    kept = np.flatnonzero(values > threshold)
+    rows = np.searchsorted(counts.indptr, kept, "right") - 1
+    return finished(owners, rows, counts.indices[kept], values[kept], top=top, own=rule.own)

@@ -1,0 +1,93 @@
+"""NUMBERS → TABLES AND PICTURES. Pictures need the extra `report`; sparklines and bars need nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longtail.errors import DataError, MissingExtra
+from longtail.files import whole_file
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+INK, SECOND, QUIET = "#1f5a96", "#c8553d", "#8a8f98"
+
+
+def sparkline(values: Sequence[float] | NDArray[Any]) -> str:
+    """Draw values as a row of blocks.
+
+    >>> sparkline([0, 1, 3])
+    '▁▃█'
+    """
+    numbers = np.asarray(values, float)
+    if len(numbers) == 0:
+        return ""
+    top = numbers.max()
+    steps = np.round(numbers / top * (len(BLOCKS) - 1)).astype(int) if top > 0 else np.zeros(len(numbers), int)
+    return "".join(BLOCKS[step] for step in steps)
+
+
+def bar(value: float, width: int = 24) -> str:
+    """Draw a share between 0 and 1 as a bar.
+
+    >>> bar(0.5, 4)
+    '██  '
+    """
+    eighths = round(max(0.0, min(1.0, value)) * width * 8)
+    return ("█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8] if eighths % 8 else "")).ljust(width)
+
+
+def frequency_steps(counts: NDArray[Any], steps: int = 40) -> NDArray[np.float64]:
+    """Take log(1 + frequency) at evenly spaced ranks on a logarithmic axis: the shape of the tail in one line."""
+    ranked = np.sort(counts)[::-1]
+    if len(ranked) == 0:
+        return np.zeros(0)
+    places = np.unique(np.geomspace(1, len(ranked), min(steps, len(ranked))).round().astype(int)) - 1
+    return np.asarray(np.log1p(ranked[places]), np.float64)
+
+
+def draw_frequencies(counts: NDArray[Any], path: str | Path, title: str) -> None:
+    """Draw label frequency against rank, both logarithmic."""
+    ranked = np.sort(counts)[::-1]
+    with picture(path, title) as axes:
+        seen = ranked[ranked > 0]
+        axes.loglog(np.arange(1, len(seen) + 1), seen, color=INK, linewidth=2)
+        axes.axhline(5, color=SECOND, linewidth=1, linestyle="--")
+        share = float((counts <= 5).mean()) if len(counts) else 0.0
+        axes.annotate(f"{share:.0%} of the labels have 5 points or fewer", (1, 5.4), color=SECOND, fontsize=9)
+        axes.set_xlabel("label, by rank")
+        axes.set_ylabel("training points")
+
+
+class picture:  # noqa: N801  (a context manager that reads like a word)
+    """Open axes in one look, and write them to an SVG, PNG or PDF file when the block ends."""
+
+    def __init__(self, path: str | Path, title: str, size: tuple[float, float] = (6.4, 4.0)) -> None:
+        self.path, self.title, self.size = Path(path), title, size
+        if self.path.suffix not in (".svg", ".png", ".pdf"):
+            raise DataError("pictures are .svg, .png or .pdf", file=path, remedy="change the ending")
+
+    def __enter__(self) -> Axes:
+        try:
+            from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
+        except ImportError:
+            raise MissingExtra("matplotlib", "report") from None
+        self.figure = Figure(figsize=self.size, dpi=150, layout="constrained")
+        axes = self.figure.subplots()
+        axes.set_title(self.title, loc="left", fontsize=11)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color="#e6e8eb", linewidth=0.6)
+        axes.set_axisbelow(True)
+        return axes
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            with whole_file(self.path) as partial:
+                # no date inside: the same numbers give the same file
+                self.figure.savefig(partial, metadata={"Date": None} if self.path.suffix == ".svg" else None)
