@@ -108,7 +108,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         return {name: _view(body, spec) for name, spec in header.items() if name != "__metadata__"}
     except FileNotFoundError:
         raise ModelError(f"{path}: not found; the folder is not complete") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as reason:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as reason:
         raise ModelError(f"{path}: damaged ({reason}); write the folder again") from None
 
 

@@ -113,7 +113,7 @@ def tidied(data: Dataset) -> Dataset:
 
 
 def _insist(folder: Path, format: str) -> None:
-    """Refuse files that would be taken for another format: a fastText file may begin with a text that looks like one."""
+    """Refuse files that would be taken for another format, as a fastText file may that begins without a label."""
     try:
         found = find_format(folder, look_at(folder))
     except DataError:
