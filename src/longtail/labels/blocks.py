@@ -46,8 +46,17 @@ def pattern(targets: LabelMatrix) -> Pattern:
     if not targets.has_canonical_format:
         targets = label_matrix(targets.indptr, targets.indices, targets.shape, targets.data)
     bytes_of_ones = np.ones(targets.nnz, np.int8)  # the transposition wants values: give it the smallest
-    columns = sp.csr_array((bytes_of_ones, targets.indices, targets.indptr), shape=targets.shape).tocsc()
+    columns = assembled(bytes_of_ones, targets.indices, targets.indptr, targets.shape).tocsc()
     return Pattern(targets.shape, targets.indptr, targets.indices, columns.indptr, columns.indices)
+
+
+def assembled(
+    values: NDArray[Any], indices: NDArray[Any], starts: NDArray[Any], shape: tuple[int, int]
+) -> sp.csr_array:
+    """Assemble a CSR from its arrays as they are; the constructor of scipy would copy those of a mapped file."""
+    matrix = sp.csr_array(shape, dtype=values.dtype)
+    matrix.data, matrix.indices, matrix.indptr = values, indices, starts
+    return matrix
 
 
 def finished(

@@ -23,7 +23,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.errors import DataError, nearest
-from longtail.labels.blocks import Rows, built, check_cut, edge_rows, finished, pattern, same_edges, threads
+from longtail.labels.blocks import Rows, assembled, built, check_cut, edge_rows, finished, pattern, same_edges, threads
 from longtail.labels.walk import (
     HEAD,
     HOP_BYTES,
@@ -54,7 +54,7 @@ __all__ = [
 
 BLOCK = 2**22  # multiply-adds of one block of the product
 SAMPLE = 4096  # labels whose rows an estimate builds
-PROCESS = 130 * 2**20  # the interpreter with numpy, scipy and pyarrow, before any data
+PROCESS = 100 * 2**20  # the interpreter with numpy, scipy and pyarrow, before any data
 
 
 class Estimate(NamedTuple):
@@ -228,7 +228,7 @@ class _Rule(NamedTuple):
 
 
 _RULES = {
-    "conditionals": _Rule(_conditional, own=True, block_bytes=24),
+    "conditionals": _Rule(_conditional, own=True, block_bytes=28),
     "glas": _Rule(_symmetric, own=True, block_bytes=32),
     "proximity": _Rule(_others, own=False, block_bytes=100),
 }
@@ -264,8 +264,8 @@ def _product(targets: LabelMatrix) -> _Product:
         begin, end = seen.point_starts[[start, start + len(part)]]
         work += np.bincount(seen.labels[begin:end], np.repeat(part, part), len(work))
     return _Product(
-        sp.csr_array((ones, seen.labels, seen.point_starts), shape=seen.shape),
-        sp.csr_array((ones, seen.points, seen.label_starts), shape=seen.shape[::-1]),
+        assembled(ones, seen.labels, seen.point_starts, seen.shape),
+        assembled(ones, seen.points, seen.label_starts, seen.shape[::-1]),
         np.diff(seen.label_starts).astype(np.int64),
         work.astype(np.int64),
     )
