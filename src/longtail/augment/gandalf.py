@@ -1,0 +1,131 @@
+"""TRAINING POINTS + LABEL TEXTS → MORE TRAINING POINTS: every label's text becomes a point with soft targets.
+
+The postulate: a text that *is* label j has the labels that the points *with* label j have,
+P(label l | text of j) ≈ P(label l | label j). So label j's point has target 1 for j, and for every other label its
+conditional probability where that is above a threshold. No model has to change.
+
+References: [Gandalf] eq. (6), tables 2, 6 and 7, figure 3; methods §6.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow.compute as pc
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from pydantic import Field
+
+from longtail.augment.soft import SoftTargets, need_label_texts, originals
+from longtail.data.dataset import Split
+from longtail.errors import DataError
+from longtail.labels.propensity import bins, frequencies
+from longtail.recipe import record
+from longtail.types import Texts, joined, no_pairs
+
+BINS = 5  # as many as the paper cuts the labels into, head to tail
+
+
+@record
+class Gandalf(SoftTargets):
+    """Settings of Gandalf, with all the variants of the papers.
+
+    `targets="self"` annotates a label point with its own label only (Z¹). `points="labels"` leaves the original points
+    out (Z alone). `sample` draws that many points from the result without replacement, "points" as many as there were.
+    `share` uses a part of the labels: at random, or from the tail bin on towards the head. `self_one=False` leaves the
+    self edge of σ(S) at σ(1) = 0.73.
+
+    >>> from longtail.data.dataset import from_rows
+    >>> data = from_rows({"train": (["red cat", "old cat"], [[0, 1], [0]])}, label_texts=["cat", "red", "dog"])
+    >>> more = Gandalf().augment(data.train, seed=0)
+    >>> more.texts.tolist()
+    ['red cat', 'old cat', 'cat', 'red', 'dog']
+    >>> more.targets[2:].toarray()
+    array([[1. , 0.5, 0. ],
+           [1. , 1. , 0. ],
+           [0. , 0. , 1. ]], dtype=float32)
+    """
+
+    part: ClassVar[str] = "gandalf"
+    targets: Literal["soft", "self"] = "soft"
+    points: Literal["union", "labels"] = "union"
+    sample: int | Literal["points"] | None = None
+    share: float = Field(default=1.0, gt=0, le=1)
+    order: Literal["random", "tail"] = "random"
+    self_one: bool = True
+
+    def augment(self, train: Split, *, seed: int = 0) -> Split:
+        """Append the label points after the others; the same seed gives the same points."""
+        chosen = self._chosen(train, np.random.default_rng((seed, 1)))
+        labelled = _label_points(train, chosen, self.rows(train, seed=seed))
+        whole = labelled if self.points == "labels" else _union(train, labelled)
+        if self.sample is None:
+            return whole
+        size = len(originals(train)) if self.sample == "points" else self.sample
+        if not 0 < size <= len(whole):
+            raise DataError(f"a sample of {size:,} from {len(whole):,} points", remedy="set sample lower or to null")
+        return whole.take(np.sort(np.random.default_rng((seed, 2)).permutation(len(whole))[:size]))
+
+    def rows(self, train: Split, *, seed: int = 0) -> sp.csr_array:
+        """Return the soft targets of all labels, (L, L)."""
+        count = len(train.labels)
+        if self.targets == "self":
+            return sp.csr_array(sp.eye_array(count, dtype=np.float32, format="csr"))
+        return self.weights(originals(train).targets, threshold=self.threshold, seed=seed, own=self.self_one)
+
+    def _chosen(self, train: Split, random: np.random.Generator) -> NDArray[np.int64]:
+        """Choose the labels that become points, ascending; a label without words cannot be one."""
+        labels = np.flatnonzero(_has_words(train))
+        size = round(self.share * len(labels))
+        shuffled = random.permutation(labels)
+        if self.order == "tail":
+            bin_of = bins(frequencies(originals(train).targets), BINS)
+            shuffled = shuffled[np.argsort(-bin_of[shuffled], kind="stable")]
+        return np.sort(shuffled[:size])
+
+
+def _has_words(train: Split) -> NDArray[np.bool_]:
+    """Tell which labels have a text that is not blank, or features where the points have no texts."""
+    if train.texts is None and train.labels.features is not None:
+        return np.diff(train.labels.features.indptr) > 0
+    texts = need_label_texts(train, "Gandalf, which makes a training point of every label,")
+    return np.asarray(pc.not_equal(pc.utf8_trim_whitespace(texts.array), ""), np.bool_)
+
+
+def _label_points(train: Split, chosen: NDArray[Any], rows: sp.csr_array) -> Split:
+    """Make the chosen labels points."""
+    labels = train.labels
+    names = labels.ids.take(chosen) if labels.ids is not None else Texts(map(str, chosen.tolist()))
+    return replace(
+        train,
+        targets=rows[chosen],
+        excluded=no_pairs((len(chosen), len(labels))),
+        texts=None if train.texts is None or labels.texts is None else labels.texts.take(chosen),
+        ids=None if train.ids is None else Texts(f"label:{name}" for name in names),
+        features=None if train.features is None or labels.features is None else labels.features[chosen],
+        augmented=np.ones(len(chosen), np.bool_),
+    )
+
+
+def _union(first: Split, second: Split) -> Split:
+    """Put the points of one split after those of another."""
+    before = np.zeros(len(first), np.bool_) if first.augmented is None else first.augmented
+    return replace(
+        first,
+        targets=_stacked(first.targets, second.targets),
+        excluded=_stacked(first.excluded, second.excluded),
+        texts=None if first.texts is None or second.texts is None else joined(first.texts, second.texts),
+        ids=None if first.ids is None or second.ids is None else joined(first.ids, second.ids),
+        features=None
+        if first.features is None or second.features is None
+        else _stacked(first.features, second.features),
+        augmented=np.concatenate([before, np.ones(len(second), np.bool_)]),
+    )
+
+
+def _stacked(first: sp.csr_array, second: sp.csr_array) -> sp.csr_array:
+    """Put the rows of one matrix below those of another."""
+    whole: sp.csr_array = sp.vstack([first, second], format="csr", dtype=np.float32)
+    return whole

@@ -1,0 +1,113 @@
+"""BATCH → MIXED BATCH: now and then a point's text is followed by the text of one of its labels.
+
+A point i is mixed with probability 0.4. Its partner is one of its labels, drawn with probability y_ij r_j / Σ y_il r_l
+where r_l = n_l^-½ prefers the tail. The text becomes x ++ z_j and the targets min(1, y + row j of the label graph), and
+what is not above the threshold becomes 0. The number of points stays.
+
+References: [InceptionXML-LF] LabelMix; methods §6.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from pydantic import Field
+
+from longtail.augment.soft import SoftTargets, made_by, need_label_texts, originals
+from longtail.data.dataset import Split
+from longtail.labels.propensity import frequencies
+from longtail.recipe import record
+from longtail.types import LabelMatrix, Texts
+
+
+@record
+class LabelMix(SoftTargets):
+    """Settings of LabelMix; `soft=False` leaves the targets as they are (the ablation without soft annotation)."""
+
+    part: ClassVar[str] = "labelmix"
+    acts_on: ClassVar[str] = "batch"
+    graph: Literal["conditionals", "walk", "glas"] = "walk"
+    probability: float = Field(default=0.4, ge=0, le=1)
+    exponent: float = Field(default=0.5, ge=0)
+    soft: bool = True
+
+    def prepare(self, train: Split, *, seed: int = 0) -> Mixer:
+        """Compute the label graph and the weights of the labels from the original points."""
+        need_label_texts(train, "LabelMix, which appends the text of a label,")
+        points = originals(train).targets
+        counts = np.maximum(frequencies(points), 1)
+        graph = None
+        if self.soft:
+            # An edge under the threshold can matter only where it is added to a soft target.
+            hard = bool((train.targets.data == 1).all())
+            graph = self.weights(points, threshold=self.threshold if hard else 0, seed=seed)
+        return Mixer(self, counts**-self.exponent, graph)
+
+    def augment_once(self, train: Split, *, seed: int = 0) -> Split:
+        """Mix all points once, for trainers that cannot do it in every batch; the number of points stays.
+
+        >>> from longtail.data.dataset import from_rows
+        >>> data = from_rows({"train": (["red cat", "old dog"], [[0], [1]])}, label_texts=["cat", "dog"])
+        >>> LabelMix(probability=1).augment_once(data.train).texts.tolist()
+        ['red cat cat', 'old dog dog']
+        """
+        texts, names = train.need_texts("LabelMix"), need_label_texts(train, "LabelMix")
+        random = np.random.default_rng((seed, 3))
+        partners, targets = self.prepare(train, seed=seed).draw(train.targets, random)
+        # A pair that is never trained on does not come back through a neighbour of the partner.
+        if train.excluded.nnz:
+            targets = sp.csr_array(targets - targets.multiply(train.excluded.astype(np.bool_)))
+            targets.eliminate_zeros()
+        mixed = Texts(_followed(texts, names, partners))
+        return replace(train, texts=mixed, targets=targets, augmented=made_by(train, partners >= 0))
+
+
+@dataclass(frozen=True, eq=False)
+class Mixer:
+    """LabelMix made ready for one training set."""
+
+    settings: LabelMix
+    weights: NDArray[np.float64]  # (L,) r
+    graph: sp.csr_array | None  # (L, L), none without soft annotation
+
+    def draw(self, targets: LabelMatrix, random: np.random.Generator) -> tuple[NDArray[np.int64], LabelMatrix]:
+        """Draw the label whose text follows each point, (B,) with -1 for unchanged ones, and the new targets (B, L)."""
+        count = targets.shape[0]
+        mixed = random.random(count) < self.settings.probability
+        place = random.random(count)
+        heaped = np.concatenate([[0.0], np.cumsum(self.weights[targets.indices] * targets.data)])
+        first, last = heaped[targets.indptr[:-1]], heaped[targets.indptr[1:]]
+        mixed &= last > first
+        found = np.searchsorted(heaped, first + place * (last - first), "right") - 1
+        found = np.clip(found, targets.indptr[:-1], targets.indptr[1:] - 1)  # rounding must not leave the row
+        partners = np.full(count, -1, np.int64)
+        partners[mixed] = targets.indices[found[mixed]]
+        return partners, self._annotated(targets, partners)
+
+    def _annotated(self, targets: LabelMatrix, partners: NDArray[np.int64]) -> LabelMatrix:
+        """Add the partners' rows of the graph, cut at 1, and drop what is not above the threshold."""
+        if self.graph is None:
+            return targets
+        mixed = partners >= 0
+        pointer = np.concatenate([[0], np.cumsum(mixed)])
+        chosen, ones = partners[mixed].astype(np.int32), np.ones(mixed.sum(), np.float32)
+        choice = sp.csr_array((ones, chosen, pointer.astype(np.int32)), shape=targets.shape)
+        added = sp.csr_array(targets + choice @ self.graph)
+        added.sort_indices()
+        rows = np.repeat(np.arange(len(mixed)), np.diff(added.indptr))
+        np.minimum(added.data, 1, out=added.data)
+        added.data[(added.data <= self.settings.threshold) & mixed[rows]] = 0
+        added.eliminate_zeros()
+        return added
+
+
+def _followed(texts: Texts, names: Texts, partners: NDArray[Any]) -> Iterator[str]:
+    """Append the partner's text to each text that has one."""
+    appended = iter(names.take(partners[partners >= 0]))
+    for text, partner in zip(texts, partners, strict=True):
+        yield f"{text} {next(appended)}" if partner >= 0 else text

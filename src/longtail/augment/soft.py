@@ -1,0 +1,79 @@
+"""LABEL MATRIX → SOFT TARGETS OF LABELS: what Gandalf and LabelMix share.
+
+Row j says how relevant every label is to a text that means label j. Graphs, frequencies and bins always come from the
+original points, never from those that an augmentation made.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from pydantic import Field
+
+from longtail.data.dataset import Split
+from longtail.errors import DataError
+from longtail.labels.graph import conditionals, random_walk, ratios, sigmoid_targets, similarity
+from longtail.labels.walk import HEAD, HOPS, RESTART, TOP
+from longtail.recipe import Augmentation, record
+from longtail.types import LabelMatrix, Texts
+
+
+@record
+class SoftTargets(Augmentation):
+    """Settings of the label graph; `hops`, `restart`, `top` and `head` are those of the walk."""
+
+    acts_on: ClassVar[str] = "dataset"
+    graph: Literal["conditionals", "walk", "glas"] = "conditionals"
+    threshold: float = Field(default=0.1, ge=0, lt=1)
+    hops: int = Field(default=HOPS, ge=1)
+    restart: float = Field(default=RESTART, ge=0, le=1)
+    top: int | None = Field(default=TOP, ge=1)
+    head: int = Field(default=HEAD, ge=0)
+
+    def weights(self, targets: LabelMatrix, *, threshold: float, seed: int, own: bool = True) -> sp.csr_array:
+        """Return the graph's rows (L, L), values in (0, 1] strictly above the threshold, the self edge always kept.
+
+        `own` makes the self edge of σ(S) 1; the other graphs have it anyway.
+        """
+        if self.graph == "conditionals":
+            return conditionals(targets, threshold=threshold)
+        if self.graph == "glas":
+            return sigmoid_targets(similarity(targets, threshold=threshold), own=own)
+        walk = random_walk(targets, hops=self.hops, restart=self.restart, top=self.top, head=self.head, seed=seed)
+        return above(ratios(walk), threshold)
+
+
+def above(graph: sp.csr_array, threshold: float) -> sp.csr_array:
+    """Keep the edges strictly above a threshold; self edges are 1 and stay.
+
+    >>> above(sp.csr_array(np.array([[1, 0.1], [0.5, 1]])), 0.1).toarray()
+    array([[1. , 0. ],
+           [0.5, 1. ]])
+    """
+    keep = graph.data > threshold
+    ends = np.concatenate([[0], np.cumsum(keep)])[graph.indptr].astype(graph.indptr.dtype)
+    return sp.csr_array((graph.data[keep], graph.indices[keep], ends), shape=graph.shape)
+
+
+def originals(train: Split) -> Split:
+    """Return the points that no augmentation made."""
+    return train if train.augmented is None else train.take(np.flatnonzero(~train.augmented))
+
+
+def need_label_texts(train: Split, what: str) -> Texts:
+    """Return the label texts, or say why `what` cannot work without them."""
+    if train.labels.texts is None:
+        raise DataError(
+            f"the labels of this data set have no texts, and {what} works with label texts",
+            remedy="add a label file (lbl.jsonl, Y.txt …), or train without it: knn alone needs no label texts",
+        )
+    return train.labels.texts
+
+
+def made_by(train: Split, fresh: NDArray[Any]) -> NDArray[np.bool_]:
+    """Add the points that are fresh (N,) to those that an earlier augmentation made."""
+    before = np.zeros(len(train), np.bool_) if train.augmented is None else train.augmented
+    return np.logical_or(before, fresh)
