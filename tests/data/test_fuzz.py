@@ -18,10 +18,11 @@ from longtail.errors import DataError
 from longtail.types import Texts, label_matrix
 
 TOKENS = [
-    b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"999999999999999999999", b"4294967296", b"-1", b"NaN", b"Infinity", b"1e999", b"-0",
-    b"0.5", b"1.5", b"1_000", b"true", b"null", b"[", b"]", b"{", b"}", b'"', b"\\", b"\\ud800", b"\t", b"\n", b"\r\n", b"\r",
-    b":", b",", b";", b"|", b" ", b"__label__", "٣".encode(), "\u2028".encode(), b"PAR1", b"[" * 5000, b"9" * 5000, b'{"a":' * 3000,
-    b"1000000000000 4 4\n", b"labels", b"target_ind", b"\x1f\x8b", b"PK\x03\x04", b"'descr': '|O'", b"[1,", b"[[0]]", b'["a"]',
+    b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"999999999999999999999", b"4294967296", b"-1", b"NaN", b"Infinity", b"1e999",
+    b"-0", b"0.5", b"1.5", b"1_000", b"true", b"null", b"[", b"]", b"{", b"}", b'"', b"\\", b"\\ud800", b"\t", b"\n", b"\r\n",
+    b"\r", b":", b",", b";", b"|", b" ", b"__label__", "٣".encode(), "\u2028".encode(), b"PAR1", b"[" * 5000, b"9" * 5000,
+    b'{"a":' * 3000, b"1000000000000 4 4\n", b"labels", b"target_ind", b"\x1f\x8b", b"PK\x03\x04", b"'descr': '|O'",
+    b"[1,", b"[[0]]", b'["a"]',
 ]  # fmt: skip
 
 

@@ -202,6 +202,8 @@ def open_dataset(path: str | Path) -> Dataset:
     try:
         arrays = read_arrays(folder / "matrices.safetensors")
         tables = {str(table): read_texts(folder / f"{Path(table).name}.arrow") for table in manifest["tables"]}
+        if not {column for columns in tables.values() for column in columns} <= {"text", "id"}:
+            raise ValueError("a text column of an unknown name")
         count = int(manifest["labels"])
         width: dict[str, int] = {}
 
@@ -225,7 +227,7 @@ def open_dataset(path: str | Path) -> Dataset:
         vocabulary = tables.get("vocabulary", {}).get("text")
         data = Dataset(labels, {s.name: s for s in splits}, str(manifest["name"]), vocabulary, str(folder))
         _check_lengths(data)
-    except (ModelError, KeyError, ValueError, TypeError, OSError, pa.ArrowException) as reason:
+    except (ModelError, LookupError, ValueError, TypeError, ArithmeticError, OSError, pa.ArrowException) as reason:
         raise DataError(f"damaged ({reason})", file=folder, remedy="convert the data set again") from None
     return data
 

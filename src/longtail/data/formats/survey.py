@@ -152,8 +152,12 @@ def sniff(head: bytes) -> str:
         kind = "xmc-json" if _has_key(first, "target_ind") else "jsonl"
     elif re.fullmatch(rb" *\d+ +\d+ +\d+ *", first):
         kind = "xc"
+    elif _has_columns(first, "\t"):
+        kind = "tsv"
+    elif re.match(rb"(?:\d+(?:,\d+)*)?\t", first):
+        kind = "pecos"
     else:
-        kind = _columns(first) or ("pecos" if re.match(rb"(?:\d+(?:,\d+)*)?\t", first) else "")
+        kind = "csv" if _has_columns(first, ",") else ""
     return kind
 
 
@@ -166,15 +170,13 @@ def _has_key(line: bytes, key: str) -> bool:
     return isinstance(value, dict) and key in value
 
 
-def _columns(first: bytes) -> str:
-    """Tell csv or tsv by a header row with columns for texts and labels."""
-    line = first.decode("utf-8", "replace")
-    for kind, separator in (("tsv", "\t"), ("csv", ",")):
-        if separator in line and len(line) < 10_000:
-            cells = {cell.strip().lower() for cell in next(csv.reader([line], delimiter=separator), [])}
-            if cells & {"text", "title"} and cells & {"labels", "label"}:
-                return kind
-    return ""
+def _has_columns(first: bytes, separator: str) -> bool:
+    """Tell whether a line is the header of a table with columns for texts and labels."""
+    if separator.encode() not in first or len(first) > 10_000:
+        return False
+    line = first.decode("utf-8", "replace").replace("\r", " ")  # which csv would refuse
+    cells = {cell.strip().lower() for cell in next(csv.reader([line], delimiter=separator), [])}
+    return bool(cells & {"text", "title"} and cells & {"labels", "label"})
 
 
 def _listing(path: Path) -> str:
