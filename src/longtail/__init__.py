@@ -1,13 +1,13 @@
 """longtail: extreme multi-label text classification for short texts and long tails.
 
-    TEXT + LABELS → data → labels → augment → shortlists → model → metrics → report
+TEXT + LABELS → data → labels → augment → shortlists → model → metrics → report
 
-    import longtail as lt
-    data = lt.load("folder")
-    model = lt.fit("knn", data.train)
-    top = model.predict(["position of an element"], k=5)
-    print(lt.evaluate(model, data.test))
-    model.save("runs/first")
+import longtail as lt
+data = lt.load("folder")
+model = lt.fit("knn", data.train)
+top = model.predict(["position of an element"], k=5)
+print(lt.evaluate(model, data.test))
+model.save("runs/first")
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from longtail.metrics import Evaluation
     from longtail.model import Model
     from longtail.pipeline import evaluate, fit
-    from longtail.recipe import Recipe, recipe
+    from longtail.recipe import Recipe, find_recipe
     from longtail.types import TopK
 
 _PLACES = {
@@ -32,7 +32,7 @@ _PLACES = {
     "longtail.metrics": ("Evaluation",),
     "longtail.model": ("Model",),
     "longtail.pipeline": ("evaluate", "fit"),
-    "longtail.recipe": ("Recipe", "recipe"),
+    "longtail.recipe": ("Recipe", "find_recipe"),
     "longtail.types": ("TopK",),
 }
 _WHERE = {name: module for module, names in _PLACES.items() for name in names}
@@ -40,7 +40,7 @@ _WHERE = {name: module for module, names in _PLACES.items() for name in names}
 __version__ = "0.1.0"
 __all__ = [
     "DataError", "Dataset", "Evaluation", "LongtailError", "Model", "ModelError", "Recipe", "RecipeError",
-    "ResourceError", "Split", "TopK", "evaluate", "fit", "load", "recipe", "write",
+    "ResourceError", "Split", "TopK", "evaluate", "find_recipe", "fit", "load", "write",
 ]  # fmt: skip
 
 

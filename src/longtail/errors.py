@@ -1,11 +1,11 @@
 """Every exception that longtail raises on purpose, and the exit code that the command line gives it.
 
-    LongtailError            1
-    ├── DataError            3   an input file or value is wrong: file, line, what was found, what to do
-    ├── ModelError           3   a model folder cannot be used
-    ├── RecipeError          4   a recipe name, field or value is wrong
-    └── ResourceError        5   memory, disk or an optional package is missing
-        └── MissingExtra     5   `pip install "longtail[...]"` mends it
+LongtailError            1
+├── DataError            3   an input file or value is wrong: file, line, what was found, what to do
+├── ModelError           3   a model folder cannot be used
+├── RecipeError          4   a recipe name, field or value is wrong
+└── ResourceError        5   memory, disk or an optional package is missing
+    └── MissingExtra     5   `pip install "longtail[...]"` mends it
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -14,9 +15,16 @@ from longtail.labels.propensity import Propensity, frequencies
 from longtail.metrics import Evaluation
 from longtail.metrics import evaluate as measure
 from longtail.model import Model
-from longtail.recipe import Augmentation, Recipe
-from longtail.recipe import recipe as find_recipe
+from longtail.recipe import Recipe, find_recipe
 from longtail.shortlists.lexical import Lexical
+
+
+@runtime_checkable
+class MakesPoints(Protocol):
+    """An augmentation that acts on the data set, before training."""
+
+    def augment(self, train: Split, *, seed: int) -> Split:
+        """Return more or other training points."""
 
 
 def fit(recipe: str | Recipe, train: Split) -> Model:
@@ -32,7 +40,7 @@ def fit(recipe: str | Recipe, train: Split) -> Model:
         raise DataError("there is nothing to learn from: no points or no labels", remedy="check the training file")
     original = train
     for part in recipe.augment:
-        if not isinstance(part, Augmentation) or part.acts_on != "dataset":
+        if not isinstance(part, MakesPoints):
             raise RecipeError(f"{recipe.name}: {part.part} needs a model that trains in batches")
         train = part.augment(train, seed=recipe.seed)
     if not isinstance(recipe.lexical, Lexical):

@@ -92,10 +92,10 @@ def recipe_of(value: Mapping[str, Any]) -> Recipe:
     return made
 
 
-def recipe(name: str | Recipe) -> Recipe:
+def find_recipe(name: str | Recipe) -> Recipe:
     """Find a recipe by name; `+` adds augmentations: `knn+gandalf`.
 
-    >>> recipe("knn+gandalf").name
+    >>> find_recipe("knn+gandalf").name
     'knn+gandalf'
     """
     if isinstance(name, Recipe):

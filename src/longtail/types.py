@@ -34,7 +34,7 @@ def label_matrix(
     counts = np.bincount(rows, minlength=shape[0])
     pointer = np.concatenate([[0], np.cumsum(counts)])
     index_type = np.int32 if len(columns) < 2**31 else np.int64
-    return sp.csr_array((data, columns, pointer.astype(index_type)), shape=shape)
+    return LabelMatrix((data, columns, pointer.astype(index_type)), shape=shape)
 
 
 def no_pairs(shape: tuple[int, int]) -> LabelMatrix:
@@ -52,6 +52,7 @@ class Texts(Sequence[str]):
     """
 
     __slots__ = ("array",)
+    array: pa.LargeStringArray
 
     def __init__(self, texts: Iterable[str] | pa.Array | pa.ChunkedArray) -> None:
         if isinstance(texts, Texts):
@@ -149,7 +150,8 @@ def contains(pairs: LabelMatrix, labels: NDArray[Any]) -> NDArray[np.bool_]:
         return np.zeros(labels.shape, np.bool_)
     asked = np.arange(n, dtype=np.int64)[:, None] * width + labels
     place = np.minimum(np.searchsorted(keys, asked.ravel()), len(keys) - 1)
-    return ((keys[place] == asked.ravel()).reshape(labels.shape)) & (labels >= 0)
+    found: NDArray[np.bool_] = (keys[place] == asked.ravel()).reshape(labels.shape) & (labels >= 0)
+    return found
 
 
 def best_of(scores: sp.csr_array, k: int, names: Texts | None = None) -> TopK:

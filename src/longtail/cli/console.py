@@ -36,17 +36,27 @@ def progress(what: str) -> Iterator[Step]:
         say(what)
         yield lambda _name, _done, _total: None
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=words, transient=True) as bars:
         task = bars.add_task(what, total=None)
-        yield lambda name, done, total: bars.update(task, description=f"{what}: {name}", completed=done, total=total or None)
+        yield lambda name, done, total: bars.update(
+            task, description=f"{what}: {name}", completed=done, total=total or None
+        )
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, note: str = "") -> None:
     """Print a table to stdout; columns of numbers are right-aligned."""
     drawn = Table(title=title, title_justify="left", title_style="bold", caption=note or None, caption_justify="left")
     for place, column in enumerate(columns):
-        numbers = all(isinstance(row[place], int | float) or str(row[place]).replace(",", "").isdecimal() for row in rows)
+        numbers = all(
+            isinstance(row[place], int | float) or str(row[place]).replace(",", "").isdecimal() for row in rows
+        )
         drawn.add_column(column, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         drawn.add_row(*(f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row))

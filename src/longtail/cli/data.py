@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +25,9 @@ Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 def info(
     path: Folder,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw label frequencies (log-log) to this .svg or .png file.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw label frequencies (log-log) to this .svg or .png file.")
+    ] = None,
 ) -> None:
     """Print the statistics that the papers print, and the shape of the tail."""
     from longtail.data.formats import load
@@ -53,7 +56,10 @@ def show(data: Dataset, facts: dict[str, Any]) -> None:
 
     from longtail.report import frequency_steps, sparkline
 
-    rows = [(key.replace("_", " "), f"{value:,}" if isinstance(value, int | float) else value) for key, value in facts.items()]
+    rows = [
+        (key.replace("_", " "), f"{value:,}" if isinstance(value, int | float) else value)
+        for key, value in facts.items()
+    ]
     tail = ""
     if "train" in data.splits:
         counts = np.bincount(data.train.targets.indices, minlength=len(data.labels))
@@ -76,18 +82,25 @@ def check(
         report = check_data(path, format=format, most=most)
     for problem in report.problems:
         if json:
-            emit(problem.to_dict())
+            emit(asdict(problem))
         else:
             typer.echo(str(problem))
+    wrong = {problem.kind for problem in report.errors}
     for kind, count in sorted(report.counts.items()):
         say(f"{count:,} × {kind}")
-    say(f"{report.errors:,} errors, {report.warnings:,} warnings")
+    errors = sum(count for kind, count in report.counts.items() if kind in wrong)
+    say(f"{errors:,} errors, {sum(report.counts.values()) - errors:,} warnings")
     if report.errors or (strict and report.warnings):
         raise typer.Exit(DataError.exit_code)
 
 
 @app.command()
-def convert(path: Folder, out: Annotated[Path, typer.Argument(help="The folder to write.")], format: Format = "jsonl", force: Force = False) -> None:
+def convert(
+    path: Folder,
+    out: Annotated[Path, typer.Argument(help="The folder to write.")],
+    format: Format = "jsonl",
+    force: Force = False,
+) -> None:
     """Write a data set in another format; what the format cannot hold is refused, never dropped."""
     from longtail.data.formats import load, write
 
@@ -101,7 +114,9 @@ def convert(path: Folder, out: Annotated[Path, typer.Argument(help="The folder t
 def split(
     path: Folder,
     out: Annotated[Path, typer.Argument(help="The folder to write.")],
-    share: Annotated[float, typer.Option(min=0.0, max=0.9, help="The share of the training points that is held out.")] = 0.1,
+    share: Annotated[
+        float, typer.Option(min=0.0, max=0.9, help="The share of the training points that is held out.")
+    ] = 0.1,
     to: Annotated[str, typer.Option(help="validation or test.")] = "validation",
     seed: Annotated[int, typer.Option(help="The same seed gives the same split.")] = 0,
     format: Format = "jsonl",

@@ -31,19 +31,25 @@ def train(
     recipe: Annotated[str, typer.Argument(help="A recipe by name; + adds augmentations: knn+gandalf.")],
     data: Data,
     out: Annotated[Path, typer.Option("--out", "-o", help="The model folder to write.")],
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a setting: --set lexical.neighbours=20.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a setting: --set lexical.neighbours=20.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model.")] = 0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the estimated memory, time and disk, and stop.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the estimated memory, time and disk, and stop.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished model.")] = False,
 ) -> None:
     """Fit a recipe to a data set and write the model folder."""
     from longtail.data.formats import load
     from longtail.pipeline import estimate, evaluate, fit
-    from longtail.recipe import recipe as find
+    from longtail.recipe import find_recipe
 
-    settings = with_settings(find(recipe), [*(set_ or []), f"seed={seed}"])
+    settings = with_settings(find_recipe(recipe), [*(set_ or []), f"seed={seed}"])
     if out.exists() and not force and not dry_run:
-        raise DataError("a finished model is here", file=out, remedy="pass --force to replace it, or choose another --out")
+        raise DataError(
+            "a finished model is here", file=out, remedy="pass --force to replace it, or choose another --out"
+        )
     with progress(f"reading {data}"):
         loaded = load(data)
     needs = estimate(settings, loaded.train)
@@ -61,7 +67,9 @@ def train(
 
 def predict(
     run: Run,
-    file: Annotated[str, typer.Argument(help="Texts, one a line, or JSON lines with `text` and `id`; - is standard input.")] = "-",
+    file: Annotated[
+        str, typer.Argument(help="Texts, one a line, or JSON lines with `text` and `id`; - is standard input.")
+    ] = "-",
     k: Annotated[int, typer.Option("--k", "-k", min=1, max=1000, help="Labels per text.")] = 5,
 ) -> None:
     """Predict labels; one JSON object a line: id, labels with id, text and score."""
@@ -96,7 +104,9 @@ def evaluate(
     data: Data,
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
     bins: Annotated[int, typer.Option(min=1, max=20, help="Head-to-tail bins of equal volume.")] = 3,
-    propensity: Annotated[str | None, typer.Option(help="Constants A,B instead of the data set's family: 0.55,1.5.")] = None,
+    propensity: Annotated[
+        str | None, typer.Option(help="Constants A,B instead of the data set's family: 0.55,1.5.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Measure a model: P, nDCG, recall, PSP, PSnDCG and coverage at 1, 3, 5; head, torso, tail."""
@@ -134,9 +144,9 @@ def show_evaluation(title: str, result: Evaluation) -> None:
 
 def recipes(json: Json = False) -> None:
     """List the recipes and the augmentations that can follow a +."""
-    from longtail.recipe import RECIPES, augmentations, recipe
+    from longtail.recipe import RECIPES, augmentations, find_recipe
 
-    found = {name: recipe(name) for name in RECIPES}
+    found = {name: find_recipe(name) for name in RECIPES}
     if json:
         emit({"recipes": {name: value.dump() for name, value in found.items()}, "augmentations": augmentations()})
         return
@@ -192,7 +202,9 @@ def show_predictions(model: Model, data: Dataset, k: int, examples: int = 10) ->
     from rich.console import Console
     from rich.table import Table
 
-    drawn = Table(title="Ten test points: what 'See Also' should say", title_justify="left", title_style="bold", show_lines=True)
+    drawn = Table(
+        title="Ten test points: what 'See Also' should say", title_justify="left", title_style="bold", show_lines=True
+    )
     for column in ("object", "predicted (✓ the authors agree)", "missed"):
         drawn.add_column(column, overflow="fold")
     for row in shown:

@@ -116,7 +116,8 @@ class Dataset:
     def __getitem__(self, name: str) -> Split:
         if name not in self.splits:
             raise DataError(
-                f"{self.name} has no {name} split", remedy=f"it has: {', '.join(self.splits)}; see `longtail data split`"
+                f"{self.name} has no {name} split",
+                remedy=f"it has: {', '.join(self.splits)}; see `longtail data split`",
             )
         return self.splits[name]
 
@@ -233,7 +234,10 @@ def open_dataset(path: str | Path) -> Dataset:
 
 
 def from_rows(
-    splits: Mapping[str, tuple[Iterable[str], Iterable[Iterable[int]]]], *, label_texts: Iterable[str], name: str = "data"
+    splits: Mapping[str, tuple[Iterable[str], Iterable[Iterable[int]]]],
+    *,
+    label_texts: Iterable[str],
+    name: str = "data",
 ) -> Dataset:
     """Build a data set from Python lists of texts and label ids: the shortest way in for tests and notebooks."""
     labels = Labels(0, Texts(label_texts))
@@ -258,10 +262,10 @@ def _pieces(value: Texts | sp.csr_array | None) -> Iterable[bytes | memoryview]:
         _, offsets, body = array.buffers()
         starts = np.frombuffer(offsets, np.int64, len(array) + 1) if len(array) else np.zeros(1, np.int64)
         raw = memoryview(body)[int(starts[0]) : int(starts[-1])] if body is not None else b""
-        return [b"texts", memoryview(np.ascontiguousarray(starts - starts[0])).cast("B"), raw]
-    wide = [value.indptr.astype(np.int64), value.indices.astype(np.int64), value.data.astype(np.float32)]
+        return [b"texts", (starts - starts[0]).tobytes(), raw]
     shape = repr(tuple(int(n) for n in value.shape)).encode()
-    return [b"matrix", shape, *(memoryview(part).cast("B") if part.size else b"" for part in wide)]
+    wide: list[NDArray[Any]] = [value.indptr.astype(np.int64), value.indices.astype(np.int64), value.data]
+    return [b"matrix", shape, *(part.tobytes() for part in wide)]
 
 
 def _matrix(
@@ -273,7 +277,9 @@ def _matrix(
     indptr, indices, values, shape = (arrays[f"{name}.{part}"] for part in ("indptr", "indices", "values", "shape"))
     rows, cols = (int(n) for n in shape)
     expected = columns if columns is not None else width.setdefault("features", cols)
-    sound = cols == expected and len(indptr) == rows + 1 and indptr[0] == 0 and indptr[-1] == len(indices) == len(values)
+    sound = (
+        cols == expected and len(indptr) == rows + 1 and indptr[0] == 0 and indptr[-1] == len(indices) == len(values)
+    )
     if not sound or bool((np.diff(indptr) < 0).any()):
         raise ValueError(f"{name} does not fit its shape")
     if len(indices) and (indices.min() < 0 or indices.max() >= cols):

@@ -23,7 +23,9 @@ def read_queries(lines: Iterable[bytes], name: str) -> Iterator[tuple[list[Any],
         try:
             line = raw.decode("utf-8").strip()
         except UnicodeDecodeError as reason:
-            raise DataError(f"not UTF-8 ({reason.reason})", file=name, line=number, remedy="save the file as UTF-8") from None
+            raise DataError(
+                f"not UTF-8 ({reason.reason})", file=name, line=number, remedy="save the file as UTF-8"
+            ) from None
         own: Any = number
         if line.startswith("{"):
             own, line = _object(line, name, number)
@@ -41,7 +43,9 @@ def _object(line: str, name: str, number: int) -> tuple[Any, str]:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as reason:
-        raise DataError(f"not JSON ({reason})", file=name, line=number, remedy="one object a line, or plain text") from None
+        raise DataError(
+            f"not JSON ({reason})", file=name, line=number, remedy="one object a line, or plain text"
+        ) from None
     text = value.get("text", value.get("title"))
     if not isinstance(text, str):
         raise DataError("no string under `text`", file=name, line=number, remedy='write {"text": "..."}')

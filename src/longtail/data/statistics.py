@@ -35,7 +35,11 @@ def describe(data: Dataset) -> dict[str, Any]:
         counts = np.bincount(train.targets.indices, minlength=len(data.labels))
         out["points_per_label"] = _mean(train.targets.nnz, len(data.labels))
         out["max_points_of_a_label"] = int(counts.max(initial=0))
-        for name, rare in (("share_labels_le_5", counts <= 5), ("share_labels_0", counts == 0), ("share_labels_1", counts == 1)):
+        for name, rare in (
+            ("share_labels_le_5", counts <= 5),
+            ("share_labels_0", counts == 0),
+            ("share_labels_1", counts == 1),
+        ):
             out[name] = _mean(int(rare.sum()), len(counts))
         out["soft_targets"] = bool((train.targets.data != 1).any())
         if train.texts is not None and data.labels.texts is not None:

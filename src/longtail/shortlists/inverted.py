@@ -134,9 +134,7 @@ class Inverted:
                 missed += weight * float(impacts[start + kept])
         return found
 
-    def _finish(
-        self, lists: list[Ints], long: list[Long], n: int, least: float
-    ) -> tuple[Ints, NDArray[np.float64]]:
+    def _finish(self, lists: list[Ints], long: list[Long], n: int, least: float) -> tuple[Ints, NDArray[np.float64]]:
         """Add what the common words give to the rows of the lists; return the n best or a few more."""
         if not lists or n <= 0:
             return np.zeros(0, np.int32), np.zeros(0)
@@ -189,7 +187,9 @@ class Inverted:
         wide = n + SPARE
         for start in range(0, queries.shape[0], BLOCK):
             block = queries[start : start + BLOCK]
-            product = sp_matmul_topn(sp.csr_matrix(block), columns, top_n=wide, threshold=0.0, sort=True, n_threads=threads)
+            product = sp_matmul_topn(
+                sp.csr_matrix(block), columns, top_n=wide, threshold=0.0, sort=True, n_threads=threads
+            )
             sizes = np.diff(product.indptr)
             asked = np.repeat(np.arange(block.shape[0]), sizes)
             rows, exact = product.indices, self.pairs(block, asked, product.indices)
@@ -209,7 +209,9 @@ class Inverted:
         """Name the arrays for a model file."""
         held = {"values": self.rows.data, "indices": self.rows.indices, "indptr": self.rows.indptr}
         held |= {"shape": np.asarray(self.rows.shape, np.int64), "starts": self.starts}
-        return {f"{name}.{key}": value for key, value in (held | {"members": self.members, "impacts": self.impacts}).items()}
+        return {
+            f"{name}.{key}": value for key, value in (held | {"members": self.members, "impacts": self.impacts}).items()
+        }
 
     @classmethod
     def of_arrays(cls, held: Mapping[str, NDArray[Any]], name: str) -> Inverted:
@@ -217,7 +219,11 @@ class Inverted:
         rows = matrix_of(held, name)
         starts, members, impacts = (held[f"{name}.{key}"] for key in ("starts", "members", "impacts"))
         sound = len(starts) == rows.shape[1] + 1 and len(members) == len(impacts) == rows.nnz == int(starts[-1])
-        if not sound or (np.diff(starts) < 0).any() or (len(members) and not 0 <= members.min() <= members.max() < rows.shape[0]):
+        if (
+            not sound
+            or (np.diff(starts) < 0).any()
+            or (len(members) and not 0 <= members.min() <= members.max() < rows.shape[0])
+        ):
             raise ModelError(f"{name} is damaged; train the model again")
         return cls(rows, starts, members, impacts)
 

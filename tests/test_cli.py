@@ -1,0 +1,166 @@
+"""The commands as a user runs them: what goes to stdout, what to stderr, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT, shared_data
+from typer.main import get_command
+
+from longtail.cli import app
+
+FLAGS = json.loads((ROOT / "tests" / "golden" / "flags.json").read_text())
+
+
+def run(*args: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from longtail.cli import main; main()", *map(str, args)]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True)
+
+
+def tree(command, name="longtail"):
+    if hasattr(command, "commands"):
+        return {
+            key: value for sub, inner in command.commands.items() for key, value in tree(inner, f"{name} {sub}").items()
+        }
+    return {name: sorted(option for parameter in command.params for option in parameter.opts)}
+
+
+def test_flags_change_only_on_purpose():
+    assert tree(get_command(app)) == FLAGS
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("cli")
+    rows = [
+        {"text": f"{colour} {animal}", "labels": [index]}
+        for colour in ("red", "old", "wild", "small")
+        for index, animal in enumerate(("cat", "dog", "fox"))
+    ]
+    (place / "d").mkdir()
+    (place / "d" / "trn.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (place / "d" / "tst.jsonl").write_text('{"text": "blue cat", "labels": [0]}\n')
+    (place / "d" / "lbl.jsonl").write_text('{"text": "cat"}\n{"text": "dog"}\n{"text": "fox"}\n')
+    return place
+
+
+def test_train_predict_evaluate(folder):
+    data, out = folder / "d", folder / "run"
+    done = run("train", "knn", "--data", data, "--out", out, "--set", "lexical.neighbours=3")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    again = run("train", "knn", "--data", data, "--out", out)
+    assert again.returncode == 3
+    assert "--force" in again.stderr
+    assert run("train", "knn", "--data", data, "--out", out, "--force").returncode == 0
+    answer = run("predict", out, "-", "--k", 2, stdin='a cat\n{"id": "q", "text": "the dog"}\n\n')
+    lines = [json.loads(line) for line in answer.stdout.splitlines()]
+    assert [line["id"] for line in lines] == [1, "q", 3]
+    assert lines[0]["labels"][0]["text"] == "cat"
+    assert set(lines[1]["labels"][0]) == {"id", "text", "score"}
+    assert lines[2]["labels"] == []
+    measured = json.loads(run("evaluate", out, "--data", data, "--json").stdout)
+    assert measured["P@1"] == 100
+    assert [entry["name"] for entry in measured["bins"]] == ["head", "torso", "tail"]
+    assert "P" in run("evaluate", out, "--data", data, "--split", "train").stdout
+
+
+def test_dry_run_writes_nothing(folder):
+    done = run("train", "knn", "--data", folder / "d", "--out", folder / "dry", "--dry-run")
+    assert set(json.loads(done.stdout)) == {"memory_bytes", "disk_bytes", "seconds"}
+    assert not (folder / "dry").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (("train", "nkn", "--data", "{d}", "--out", "{x}"), 4, "did you mean 'knn'"),
+        (("train", "knn", "--data", "{d}", "--out", "{x}", "--set", "lexical.shar=1"), 4, "did you mean 'share'"),
+        (("train", "knn", "--data", "{d}", "--out", "{x}", "--set", "lexical"), 4, "no '='"),
+        (("train", "knn", "--data", "{x}/absent", "--out", "{x}"), 3, "absent"),
+        (("predict", "{d}"), 3, "config.json"),
+        (("evaluate", "{d}", "--data", "{d}"), 3, "config.json"),
+        (("data", "info", "{x}"), 3, ""),
+        (("data", "split", "{d}", "{x}", "--to", "train"), 3, "--to validation"),
+        (("train",), 2, ""),
+    ],
+)
+def test_errors_are_one_line_with_an_exit_code(folder, args, code, message):
+    done = run(*(arg.format(d=folder / "d", x=folder / "x") for arg in args))
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (folder / "x").exists()
+
+
+def test_data_commands(folder):
+    facts = json.loads(run("data", "info", folder / "d", "--json").stdout)
+    assert (facts["N_train"], facts["N_test"], facts["L"]) == (12, 1, 3)
+    for name in ("parquet", "csv", "arrow"):
+        done = run("data", "convert", folder / "d", folder / name, "--format", name)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(run("data", "info", folder / name, "--json").stdout)["fingerprint"] == facts["fingerprint"]
+    assert run("data", "convert", folder / "d", folder / "csv", "--format", "csv").returncode == 3
+    assert run("data", "split", folder / "d", folder / "split", "--share", "0.25").returncode == 0
+    split = json.loads(run("data", "info", folder / "split", "--json").stdout)
+    assert (split["N_train"], split["N_validation"]) == (9, 3)
+    picture = folder / "tail.svg"
+    assert run("data", "info", folder / "d", "--plot", picture).returncode == 0
+    assert picture.read_text().startswith("<?xml")
+
+
+def test_data_check(folder):
+    assert run("data", "check", folder / "d").returncode == 0
+    bad = folder / "bad"
+    bad.mkdir()
+    (bad / "trn.jsonl").write_text('{"text": "a", "labels": [0]}\n{"text": "", "labels": [7]}\nnot json\n')
+    (bad / "lbl.jsonl").write_text('{"text": "cat"}\n')
+    done = run("data", "check", bad)
+    assert done.returncode == 3
+    assert "trn.jsonl:2" in done.stdout
+    assert "trn.jsonl:3" in done.stdout
+    (bad / "trn.jsonl").write_text('{"text": "", "labels": [0]}\n')
+    assert run("data", "check", bad).returncode == 0
+    assert run("data", "check", bad, "--strict").returncode == 3
+
+
+README_FIGURES = {
+    "N_train": 128438, "N_test": 29760, "L": 87028, "points_per_label": 3.74, "labels_per_point": 2.54,
+    "labels_per_point_test": 2.45, "words_per_point": 5.93, "words_per_label": 5.43, "share_labels_le_5": 0.856,
+    "share_labels_0": 0.0, "share_labels_1": 0.415, "max_points_of_a_label": 437,
+    "share_train_texts_in_labels": 0.448, "distinct_label_texts": 86995, "labels_in_test": 33730,
+}  # fmt: skip
+
+
+def test_info_prints_the_figures_of_the_readme():
+    facts = json.loads(run("data", "info", shared_data("LF-MSDocsSeeAlsoTitles-87K"), "--json").stdout)
+    for name, value in README_FIGURES.items():
+        places = len(str(value).partition(".")[2]) if isinstance(value, float) else 0
+        assert facts[name] == pytest.approx(value, abs=0.51 * 10**-places), name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CVELibraries-4K",
+        "LF-MDNSeeAlso-6K",
+        "LF-MDNSeeAlsoTitles-6K",
+        "LF-MSDocsSeeAlsoTitles-87K",
+        "YSOFinnaTitles-24K",
+    ],
+)
+def test_every_shared_data_set_passes_the_check(name):
+    done = run("data", "check", shared_data(name), "--most", 1)
+    assert done.returncode == 0, done.stdout
+    assert "0 errors" in done.stderr
+
+
+def test_help_teaches():
+    for args in (("--help",), ("data", "--help"), ("train", "--help")):
+        assert "Usage" in run(*args).stdout
+    assert "knn" in run("recipes").stdout
+    assert "gandalf" in json.loads(run("recipes", "--json").stdout)["augmentations"]
+    assert "jsonl" in json.loads(run("data", "formats", "--json").stdout)

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from longtail.data.dataset import from_rows
+from longtail.errors import DataError, LongtailError, ModelError
+from longtail.model import Model
+from longtail.pipeline import fit
+
+
+@pytest.fixture
+def data():
+    texts = ["red cat", "old dog", "red fox", "grey cat"] * 5
+    return from_rows({"train": (texts, [[0], [1], [2], [0, 2]] * 5)}, label_texts=["cat", "dog", "fox"])
+
+
+@pytest.fixture
+def model(data):
+    return fit("knn", data.train)
+
+
+def test_a_model_comes_back_from_its_folder(model, tmp_path):
+    model.save(tmp_path / "run")
+    again = Model.load(tmp_path / "run")
+    assert again.recipe == model.recipe
+    assert again.frequencies.tolist() == model.frequencies.tolist() == [10, 5, 10]
+    texts = ["cat", "", "a red dog", "nothing known"]
+    np.testing.assert_array_equal(again.predict(texts, 2).labels, model.predict(texts, 2).labels)
+    np.testing.assert_array_equal(again.predict(texts, 2).scores, model.predict(texts, 2).scores)
+    assert {path.name for path in (tmp_path / "run").iterdir()} >= {
+        "config.json",
+        "labels.parquet",
+        "README.md",
+        "metrics.json",
+    }
+
+
+def test_excluded_pairs_are_never_predicted(model):
+    pairs = sp.csr_array(np.array([[1, 0, 0]], np.float32))
+    assert model.predict(["cat"], 1).labels[0, 0] == 0
+    assert 0 not in model.predict(["cat"], 3, exclude=pairs).labels
+    with pytest.raises(DataError, match="exclude is"):
+        model.predict(["a", "b"], 1, exclude=pairs)
+
+
+def test_wrong_calls_say_what_to_do(model, data):
+    with pytest.raises(DataError, match="list of texts"):
+        model.predict("cat")
+    with pytest.raises(DataError, match="at least one"):
+        model.predict(["cat"], 0)
+    assert model.predict(["cat"], 50).labels.shape == (1, 3)
+    assert model.predict([], 2).labels.shape == (0, 2)
+    other = from_rows({"train": (["a"], [[0]])}, label_texts=["a"])
+    with pytest.raises(DataError, match="1 labels, the model 3"):
+        model.predict_split(other.train)
+
+
+def test_a_changed_byte_anywhere_is_refused(model, tmp_path):
+    model.save(tmp_path / "run")
+    for path in sorted((tmp_path / "run").iterdir()):
+        raw = path.read_bytes()
+        for place in {0, len(raw) // 2, len(raw) - 1}:
+            path.write_bytes(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :])
+            try:
+                again = Model.load(tmp_path / "run")
+            except LongtailError as error:
+                assert str(tmp_path) in str(error) or "there is no" in str(error)
+            else:  # config.json itself may say something else that is valid
+                assert path.name == "config.json"
+                assert again.predict(["cat"], 1).labels[0, 0] in (0, 1, 2)
+        path.write_bytes(raw)
+    assert Model.load(tmp_path / "run").points == 20
+
+
+@pytest.mark.parametrize("name", ["labels.parquet", "lexical.safetensors", "words.arrow", "config.json"])
+def test_a_missing_or_cut_file_is_refused(model, tmp_path, name):
+    model.save(tmp_path / "run")
+    path = tmp_path / "run" / name
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(ModelError):
+        Model.load(tmp_path / "run")
+    path.unlink()
+    with pytest.raises(ModelError):
+        Model.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"schema": 99}, {"files": {"../../etc/passwd": "0"}}, {"labels": 10**9}, {"recipe": {"part": "os.system"}}],
+)
+def test_a_hostile_config_is_refused(model, tmp_path, change):
+    model.save(tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(LongtailError):
+        Model.load(tmp_path / "run")
