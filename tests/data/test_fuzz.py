@@ -18,11 +18,11 @@ from longtail.errors import DataError
 from longtail.types import Texts, label_matrix
 
 TOKENS = [
-    b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"999999999999999999999", b"4294967296", b"-1", b"NaN", b"Infinity", b"1e999",
-    b"-0", b"0.5", b"1.5", b"1_000", b"true", b"null", b"[", b"]", b"{", b"}", b'"', b"\\", b"\\ud800", b"\t", b"\n", b"\r\n",
-    b"\r", b":", b",", b";", b"|", b" ", b"__label__", "٣".encode(), "\u2028".encode(), b"PAR1", b"[" * 5000, b"9" * 5000,
-    b'{"a":' * 3000, b"1000000000000 4 4\n", b"labels", b"target_ind", b"\x1f\x8b", b"PK\x03\x04", b"'descr': '|O'",
-    b"[1,", b"[[0]]", b'["a"]',
+    b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"999999999999999999999", b"4294967296", b"-1", b"NaN", b"Infinity",
+    b"1e999", b"-0", b"0.5", b"1.5", b"1_000", b"true", b"null", b"[", b"]", b"{", b"}", b'"', b"\\", b"\\ud800", b"\t",
+    b"\n", b"\r\n", b"\r", b":", b",", b";", b"|", b" ", b"__label__", "٣".encode(), "\u2028".encode(), b"PAR1",
+    b"[" * 5000, b"9" * 5000, b'{"a":' * 3000, b"1000000000000 4 4\n", b"labels", b"target_ind", b"\x1f\x8b",
+    b"PK\x03\x04", b"'descr': '|O'", b"[1,", b"[[0]]", b'["a"]',
 ]  # fmt: skip
 
 
@@ -157,14 +157,14 @@ def sound(data: Dataset) -> None:
             assert matrix.indptr[-1] == len(matrix.indices) == len(matrix.data)
         for column in (split.texts, split.ids):
             assert column is None or len(column) == len(split)
-        assert split.texts is not None or split.features is not None
     for column in (data.labels.texts, data.labels.ids):
         assert column is None or len(column) == len(data.labels)
 
 
 def canonical(data: Dataset) -> None:
-    """Check what all readers of files promise about labels."""
+    """Check what all readers promise; a damaged arrow folder is opened without reading it all, and `check` notices."""
     for split in data.splits.values():
+        assert split.texts is not None or split.features is not None
         values, columns = split.targets.data, split.targets.indices
         assert ((values > 0) & (values <= 1)).all()
         rows = np.repeat(np.arange(len(split)), np.diff(split.targets.indptr))

@@ -15,6 +15,7 @@ from longtail.data.formats.registry import read
 from longtail.data.formats.rows import Place, Raw
 from longtail.data.problems import Problem, Problems
 from longtail.errors import DataError
+from longtail.files import read_json
 from longtail.types import Texts
 
 
@@ -48,11 +49,22 @@ def check(path: str | Path, *, format: str | None = None, most: int = 20) -> Rep
     data = None
     try:
         data, raw = read(Path(path), format, problems)
+        if raw is None:
+            _compare_fingerprint(data, problems)
         _look(data, raw, problems)
     except DataError as reason:
         problems.stopped(reason)
     counts = {kind: count for (_, kind), count in problems.counts.items()}
     return Report(tuple(problems.listed), counts, data)
+
+
+def _compare_fingerprint(data: Dataset, problems: Problems) -> None:
+    """Compare an opened folder with the fingerprint it was saved with: opening alone does not read every byte."""
+    file = Path(data.origin) / "dataset.json"
+    saved = read_json(file, DataError).get("fingerprint")
+    if saved != data.fingerprint:
+        found = f"the content has fingerprint {data.fingerprint}, but {saved} was saved"
+        problems.error("damaged", found, file=file, remedy="convert the data set again")
 
 
 def _look(data: Dataset, raw: Raw | None, problems: Problems) -> None:

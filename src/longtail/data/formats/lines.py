@@ -68,32 +68,46 @@ def read_head(path: Path, size: int = HEAD) -> bytes:
     except OSError:
         return b""
     if head.startswith(GZIP):
-        try:
-            head = zlib.decompressobj(31).decompress(head, size)
-        except zlib.error:
-            return b""
+        head = _unpacked(head, size)[0][:size]  # damage is reported when the whole file is read
     return head.removeprefix(BOM)
 
 
-def _unpacked(packed: bytes) -> tuple[bytes, str]:
+def _unpacked(packed: bytes, enough: int | None = None) -> tuple[bytes, str]:
     """Unpack all members of a gzip file; return what came out and what was wrong, if anything."""
     parts: list[bytes] = []
-    rest = memoryview(packed)
-    while rest:
+    rest, size = memoryview(packed), 0
+    while rest and (enough is None or size < enough):
         engine = zlib.decompressobj(31)
         start = 0
-        try:
-            while not engine.eof and start < len(rest):
-                parts.append(engine.decompress(rest[start : start + PIECE]))  # in pieces: damage loses one of them
-                start += PIECE
-        except zlib.error as reason:
-            return b"".join(parts), f"damaged ({reason})"
+        while not engine.eof and start < len(rest) and (enough is None or size < enough):
+            part, complaint = _inflated(engine, rest[start : start + PIECE])
+            parts.append(part)
+            if complaint:
+                return b"".join(parts), complaint
+            start, size = start + PIECE, size + len(part)
         if not engine.eof:
             return b"".join(parts), "truncated"
         rest = rest[min(start, len(rest)) - len(engine.unused_data) :]
         if not any(rest[:64]):  # tapes and some servers pad with zeros
             break
     return b"".join(parts), ""
+
+
+def _inflated(engine: zlib._Decompress, piece: memoryview) -> tuple[bytes, str]:
+    """Unpack one piece; of a damaged one save what comes before the damage, in small steps."""
+    spare = engine.copy()
+    try:
+        return engine.decompress(piece), ""
+    except zlib.error as reason:
+        complaint = f"damaged ({reason})"
+    parts, rest = [b"start"], bytes(piece)
+    while rest or parts[-1]:
+        try:
+            parts.append(spare.decompress(rest, 256))
+        except zlib.error:  # the damage that was found above
+            break
+        rest = spare.unconsumed_tail
+    return b"".join(parts[1:]), complaint
 
 
 def split_lines(content: bytes) -> list[bytes]:
