@@ -40,7 +40,7 @@ class Model:
     metrics: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"Model({self.recipe.name}: {len(self.labels):,} labels, fitted on {self.points:,} points of {self.dataset})"
+        return f"Model({self.recipe.name}: {len(self.labels):,} labels, {self.points:,} points of {self.dataset})"
 
     def predict(self, texts: Iterable[str], k: int = 5, *, exclude: LabelMatrix | None = None) -> TopK:
         """Find the k best labels of each text, leaving out the pairs in `exclude` (N, L)."""
@@ -100,7 +100,7 @@ class Model:
                 raise ModelError(f"{folder}: the recipe has no lexical part; train again")
             lexical = LexicalIndex.load(folder, recipe.lexical)
             frequencies = table["frequency"].to_numpy()
-            if not len(labels) == len(frequencies) == lexical.targets.shape[1] == lexical.labels.rows.shape[0]:
+            if not len(labels) == len(frequencies) == lexical.targets.shape[1] == lexical.near.groups[0].shape[0]:
                 raise ModelError(f"{folder}: its files disagree on the number of labels; train again")
             metrics = read_json(folder / "metrics.json")
             return cls(recipe, labels, frequencies, int(config["points"]), str(config["dataset"]), lexical, metrics)

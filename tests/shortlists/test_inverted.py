@@ -40,17 +40,18 @@ def test_both_ways_equal_the_slow_way(seed, count, words, steps, n):
     index = Inverted.build(rows)
     with patch.object(inverted, "COMMON", 8):  # make common words of these small lists too
         assert index.common is not None
-    found, values = index.nearest_batch(queries, n, threads=1)
+    found, values = index.nearest_batch(0, queries, n, threads=1)
     for place in range(queries.shape[0]):
         held = slice(queries.indptr[place], queries.indptr[place + 1])
-        one, similar = index.nearest(queries.indices[held], queries.data[held], n)
+        with index.ask(queries.indices[held], queries.data[held]) as asked:
+            one, similar = asked.nearest(0, n)
+            np.testing.assert_allclose(asked.similarity(0, one), similar)
         expected, exact = slow(rows, queries[[place]].toarray()[0], n)
         assert one.tolist() == expected
         np.testing.assert_allclose(similar, exact, atol=2e-6)
         assert found[place][found[place] >= 0].tolist() == expected
         np.testing.assert_allclose(values[place][: len(expected)], exact, atol=2e-6)
         assert not index.sums.any()
-        assert not index.query.any()
 
 
 def test_common_words_are_cut_short_and_stay_exact():
@@ -59,26 +60,35 @@ def test_common_words_are_cut_short_and_stay_exact():
     assert index.common, "the case must have common words"
     for seed in range(30):
         query = random_rows(100 + seed, 1, 40, 0.3, None)
-        one, _ = index.nearest(query.indices, query.data, 10)
+        with index.ask(query.indices, query.data) as asked:
+            one, _ = asked.nearest(0, 10)
         assert one.tolist() == slow(rows, query.toarray()[0], 10)[0]
 
 
 def test_an_empty_query_and_unknown_words_find_nothing():
     index = Inverted.build(sp.csr_array(np.array([[1, 0], [1, 0]], np.float32)))
     for words in ([], [1]):
-        rows, similar = index.nearest(np.array(words, np.int32), np.ones(len(words), np.float32), 3)
+        with index.ask(np.array(words, np.int32), np.ones(len(words), np.float32)) as asked:
+            rows, similar = asked.nearest(0, 3)
         assert len(rows) == len(similar) == 0
 
 
+def test_groups_answer_for_themselves():
+    first, second = random_rows(1, 300, 20, 0.4, None), random_rows(2, 500, 20, 0.4, None)
+    index = Inverted.build(first, second)
+    for seed in range(20):
+        query = random_rows(50 + seed, 1, 20, 0.4, None)
+        with index.ask(query.indices, query.data) as asked:
+            for group, rows in enumerate((first, second)):
+                assert asked.nearest(group, 7)[0].tolist() == slow(rows, query.toarray()[0], 7)[0]
+
+
 def test_arrays_are_checked_when_put_together():
-    index = Inverted.build(random_rows(0, 20, 5, 0.5, None))
-    held = index.arrays("x")
-    again = Inverted.of_arrays(held, "x")
-    assert (again.rows != index.rows).nnz == 0
-    for key, value in (
-        ("x.members", held["x.members"] + 99),
-        ("x.starts", held["x.starts"][::-1]),
-        ("x.indptr", held["x.indptr"][:-1]),
-    ):
+    index = Inverted.build(random_rows(0, 20, 5, 0.5, None), random_rows(1, 30, 5, 0.5, None))
+    held = index.arrays()
+    again = Inverted.of_arrays(held, 2)
+    assert (again.groups[1] != index.groups[1]).nnz == 0
+    bad = {"members": held["members"] + 99, "starts": held["starts"][::-1], "group0.indptr": held["group0.indptr"][:-1]}
+    for key, value in bad.items():
         with pytest.raises(ModelError, match="damaged"):
-            Inverted.of_arrays(held | {key: value}, "x")
+            Inverted.of_arrays(held | {key: value}, 2)

@@ -27,7 +27,7 @@ def test_the_fused_score_is_what_the_docstring_says():
         {"train": (["red cat", "old dog", "red fox"], [[0], [1], [0, 2]])}, label_texts=["cat", "dog", "fox"]
     )
     index = Lexical(neighbours=2, power=1, share=0.25).fit(data.train)
-    words, labels, points = index.words, index.labels.rows.toarray(), index.points.rows.toarray()
+    words, (labels, points) = index.words, (group.toarray() for group in index.near.groups)
     query = words.bag(["red cat"]).toarray()[0]
     to_labels, to_points = labels @ query, points @ query
     near = np.argsort(-to_points, kind="stable")[:2]

@@ -2,15 +2,16 @@
 
 For one query the short lists of its rare words are read whole. The long lists of common words are read only as far as a
 row that stands in no short list could still be among the n best, usually not at all; what common words add to the rows
-found so far comes from a dense column kept for each of them. Batches go through a blocked sparse product that keeps only
-the n best of each row. Similarities are rounded to six decimals and equal ones go to the smaller row, so that both ways
-give the same answer.
+found so far comes from a dense column kept for each of them. Batches go through a blocked sparse product that keeps
+only the n best of each row. Similarities are rounded to six decimals and equal ones go to the smaller row, so that both
+ways give the same answer.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ COMMON = 64  # a word is common if it stands in more than one of so many rows; s
 
 
 class Long(NamedTuple):
-    """The list of a common word of a query."""
+    """The list of a common word of a query, in one group."""
 
     bound: float  # the most it can add to a similarity
     weight: float
@@ -40,66 +41,162 @@ class Long(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Inverted:
-    """Rows (R, V) with non-negative entries, and their columns ordered by impact.
+    """Groups of rows (R, V) with non-negative entries, and the columns of each group ordered by impact.
 
     >>> index = Inverted.build(sp.csr_array(np.array([[1, 0], [0.6, 0.8], [0, 1]], np.float32)))
-    >>> rows, similarities = index.nearest(np.array([0]), np.array([1.0], np.float32), 2)
+    >>> with index.ask(np.array([0]), np.array([1.0], np.float32)) as asked:
+    ...     rows, similarities = asked.nearest(0, 2)
     >>> rows.tolist(), similarities.tolist()
     ([0, 1], [1.0, 0.6000000238418579])
     """
 
-    rows: sp.csr_array  # (R, V)
-    starts: NDArray[Any]  # (V + 1,)
-    members: Ints  # rows of each word, largest impact first
+    groups: tuple[sp.csr_array, ...]  # (R_g, V) each
+    starts: NDArray[Any]  # (V * G + 1,) where the list of a word in a group begins
+    members: Ints  # rows of each list, numbered through all groups, largest impact first
     impacts: Floats
 
     @classmethod
-    def build(cls, rows: sp.csr_array) -> Inverted:
-        """Sort the entries of every word by impact."""
-        columns = rows.tocsc()
-        words = np.repeat(np.arange(rows.shape[1]), np.diff(columns.indptr))
-        order = np.lexsort((columns.indices, -columns.data, words))
-        return cls(rows, columns.indptr, columns.indices[order].astype(np.int32), columns.data[order])
+    def build(cls, *groups: sp.csr_array) -> Inverted:
+        """Sort the entries of every word and group by impact."""
+        words, rows, impacts, lists, before = groups[0].shape[1], [], [], [], 0
+        for place, group in enumerate(groups):
+            lists.append(group.indices.astype(np.int64) * len(groups) + place)
+            rows.append(np.repeat(np.arange(before, before + group.shape[0], dtype=np.int32), np.diff(group.indptr)))
+            impacts.append(group.data)
+            before += group.shape[0]
+        number, member, impact = np.concatenate(lists), np.concatenate(rows), np.concatenate(impacts)
+        order = np.lexsort((member, -impact, number))
+        sizes = np.bincount(number, minlength=words * len(groups))
+        return cls(groups, np.concatenate([[0], np.cumsum(sizes)]), member[order], impact[order])
+
+    @cached_property
+    def bounds(self) -> list[int]:
+        """The first row of each group, and the number of all rows."""
+        return [0, *np.cumsum([group.shape[0] for group in self.groups]).tolist()]
 
     @cached_property
     def common(self) -> dict[int, Floats]:
         """Dense columns (R,) of the words with the longest lists."""
-        sizes = np.diff(self.starts)
+        edges, rows = self.starts[:: len(self.groups)], self.bounds[-1]
+        sizes = np.diff(edges)
         longest = np.argsort(-sizes, kind="stable")[:COMMON]
         dense = {}
-        for word in longest[sizes[longest] > max(COMMON, self.rows.shape[0] // COMMON)].tolist():
-            dense[word] = np.zeros(self.rows.shape[0], np.float32)
-            listed = slice(self.starts[word], self.starts[word + 1])
-            dense[word][self.members[listed]] = self.impacts[listed]
+        for word in longest[sizes[longest] > max(COMMON, rows // COMMON)].tolist():
+            dense[word] = np.zeros(rows, np.float32)
+            dense[word][self.members[edges[word] : edges[word + 1]]] = self.impacts[edges[word] : edges[word + 1]]
         return dense
 
     @cached_property
     def sums(self) -> NDArray[np.float64]:
         """Zeros (R,) to add up similarities in; a query leaves it as it was."""
-        return np.zeros(self.rows.shape[0])
+        return np.zeros(self.bounds[-1])
 
-    @cached_property
-    def query(self) -> NDArray[np.float64]:
-        """Zeros (V,) to spread a query in; it is left as it was."""
-        return np.zeros(self.rows.shape[1])
+    @contextmanager
+    def ask(self, words: NDArray[Any], weights: Floats) -> Iterator[Asked]:
+        """Add up what the rare words of one query give to every row; what was touched is cleared at the end."""
+        sums, members, impacts, count = self.sums, self.members, self.impacts, len(self.groups)
+        edges = [self.starts[words * count + place].tolist() for place in range(count + 1)]
+        rare: list[list[int]] = []
+        common: list[tuple[float, Floats, list[int]]] = []
+        touched: list[Ints] = []
+        for word, weight, *cuts in zip(words.tolist(), weights.tolist(), *edges, strict=True):
+            if word in self.common:
+                common.append((weight, self.common[word], cuts))
+            elif cuts[0] < cuts[-1]:
+                listed = members[cuts[0] : cuts[-1]]
+                sums[listed] += np.float64(weight) * impacts[cuts[0] : cuts[-1]]
+                touched.append(listed)
+                rare.append(cuts)
+        try:
+            yield Asked(self, rare, common)
+        finally:
+            for listed in touched:
+                sums[listed] = 0
 
-    def nearest(self, words: NDArray[Any], weights: Floats, n: int) -> tuple[NDArray[np.int64], Floats]:
-        """Find the n rows most similar to one query, best first, none with similarity zero."""
-        sums, members, impacts, common = self.sums, self.members, self.impacts, self.common
-        starts, ends = self.starts[words].tolist(), self.starts[words + 1].tolist()
-        seen: list[Ints] = []
-        long: list[Long] = []
-        for word, weight, start, end in zip(words.tolist(), weights.tolist(), starts, ends, strict=True):
-            if end == start:
-                continue
-            if word in common:
-                long.append(Long(weight * float(impacts[start]), weight, start, end, common[word]))
-            else:
-                listed = members[start:end]
-                sums[listed] += np.float64(weight) * impacts[start:end]
-                seen.append(listed)
-        long.sort(key=lambda item: -item[0])
-        lift = sum(item[0] for item in long)
+    def pairs(self, group: int, queries: sp.csr_array, asked: NDArray[Any], rows: NDArray[Any]) -> Floats:
+        """Compute the exact similarity of pairs: query asked[i] with row rows[i] of a group."""
+        product = queries.astype(np.float64)[asked].multiply(self.groups[group][rows])
+        return np.round(np.asarray(product.sum(axis=1)).ravel(), 6).astype(np.float32)
+
+    def nearest_batch(
+        self, group: int, queries: sp.csr_array, n: int, threads: int = 2
+    ) -> tuple[NDArray[np.int64], Floats]:
+        """Find the n nearest rows of many queries: (N, n) rows padded with -1, and their similarities."""
+        found = np.full((queries.shape[0], n), -1, np.int64)
+        values = np.zeros((queries.shape[0], n), np.float32)
+        columns = sp.csr_matrix(self.groups[group].T)  # the product wants the older class
+        wide = n + SPARE
+        for start in range(0, queries.shape[0], BLOCK):
+            block = queries[start : start + BLOCK]
+            product = sp_matmul_topn(
+                sp.csr_matrix(block), columns, top_n=wide, threshold=0.0, sort=True, n_threads=threads
+            )
+            sizes = np.diff(product.indptr)
+            asked = np.repeat(np.arange(block.shape[0]), sizes)
+            rows, exact = product.indices, self.pairs(group, block, asked, product.indices)
+            order = np.lexsort((rows, -exact, asked))
+            place = np.arange(len(rows)) - np.repeat(product.indptr[:-1], sizes)
+            kept = place < n
+            found[start + asked[kept], place[kept]] = rows[order][kept]
+            values[start + asked[kept], place[kept]] = exact[order][kept]
+            full = np.flatnonzero(sizes == wide)
+            last, cut = product.data[product.indptr[full + 1] - 1], product.data[product.indptr[full] + n - 1]
+            for row in full[cut - last < 2e-6]:  # more equal rows than were asked for: the smaller ones must win
+                own = slice(block.indptr[row], block.indptr[row + 1])
+                with self.ask(block.indices[own], block.data[own]) as one:
+                    found[start + row], values[start + row] = one.nearest(group, n)
+        return found, values
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Name the arrays for a model file."""
+        held = {"starts": self.starts, "members": self.members, "impacts": self.impacts}
+        for place, group in enumerate(self.groups):
+            held |= named_matrix(f"group{place}", group)
+        return held
+
+    @classmethod
+    def of_arrays(cls, held: Mapping[str, NDArray[Any]], groups: int) -> Inverted:
+        """Put the arrays of a model file together, after checking that they fit each other."""
+        index = cls(
+            tuple(matrix_of(held, f"group{place}") for place in range(groups)),
+            held["starts"], held["members"], held["impacts"],
+        )  # fmt: skip
+        entries, words = sum(group.nnz for group in index.groups), index.groups[0].shape[1]
+        sound = len(index.starts) == words * groups + 1 and all(group.shape[1] == words for group in index.groups)
+        sound = sound and len(index.members) == len(index.impacts) == entries == int(index.starts[-1])
+        sound = sound and index.starts[0] == 0 and not (np.diff(index.starts) < 0).any()
+        if not sound or (entries and not 0 <= index.members.min() <= index.members.max() < index.bounds[-1]):
+            raise ModelError("the inverted index is damaged; train the model again")
+        return index
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """One query while its sums lie in the index."""
+
+    index: Inverted
+    rare: list[list[int]]  # of each rare word, where its list in each group begins, and the end
+    common: list[tuple[float, Floats, list[int]]]  # weight, column and the same cuts of each common word
+
+    def similarity(self, group: int, rows: NDArray[Any]) -> Floats:
+        """Tell the similarity of chosen rows of a group."""
+        rows = rows + self.index.bounds[group]
+        exact = self.index.sums[rows]
+        for weight, column, _ in self.common:
+            exact += np.float64(weight) * column[rows]
+        return np.round(exact, 6).astype(np.float32)
+
+    def nearest(self, group: int, n: int) -> tuple[NDArray[np.int64], Floats]:
+        """Find the n rows of a group most similar to the query, best first, none with similarity zero."""
+        index = self.index
+        seen = [index.members[cuts[group] : cuts[group + 1]] for cuts in self.rare if cuts[group] < cuts[group + 1]]
+        long = [
+            Long(weight * float(index.impacts[cuts[group]]), weight, cuts[group], cuts[group + 1], column)
+            for weight, column, cuts in self.common
+            if cuts[group] < cuts[group + 1]
+        ]
+        long.sort(key=lambda item: -item.bound)
+        lift = sum(item.bound for item in long)
         floor = self._reached(min((some for some in seen if len(some) >= n), key=len, default=None), long, n)
         rows, exact = self._finish(seen, long, n, floor - lift)
         if len(rows) >= n:
@@ -107,29 +204,27 @@ class Inverted:
         enter = self._enter(long, lift, floor)
         if enter:
             rows, exact = self._finish(seen + enter, long, n, floor - lift)
-        for listed in seen:
-            sums[listed] = 0
         ranked = np.lexsort((rows, -exact))[:n]
-        return rows[ranked].astype(np.int64), exact[ranked].astype(np.float32)
+        return rows[ranked].astype(np.int64) - index.bounds[group], exact[ranked].astype(np.float32)
 
     def _reached(self, listed: Ints | None, long: list[Long], n: int) -> float:
         """Find a similarity that n rows of one list reach."""
         if listed is None:
             return 0.0
-        exact = self.sums[listed]
+        exact = self.index.sums[listed]
         for item in long:
             exact += np.float64(item.weight) * item.column[listed]
         return float(np.partition(exact, len(exact) - n)[len(exact) - n]) - 1e-6
 
     def _enter(self, long: list[Long], rest: float, floor: float) -> list[Ints]:
         """Read the lists of common words as far as a row that stands in no short list may still get in."""
-        impacts, found, missed = self.impacts, [], 0.0
+        impacts, found, missed = self.index.impacts, [], 0.0
         for bound, weight, start, end, _ in long:
             rest -= bound
             least = (floor - 1e-6 - missed - rest) / weight  # the impact here that a new row needs
-            kept = bisect_left(range(start, end), True, key=lambda entry: impacts[entry] < least)
+            kept = bisect_left(range(start, end), True, key=lambda entry, least=least: impacts[entry] < least)  # type: ignore[misc]
             if kept:
-                found.append(self.members[start : start + kept])
+                found.append(self.index.members[start : start + kept])
             if kept < end - start:
                 missed += weight * float(impacts[start + kept])
         return found
@@ -139,7 +234,7 @@ class Inverted:
         if not lists or n <= 0:
             return np.zeros(0, np.int32), np.zeros(0)
         rows = lists[0] if len(lists) == 1 else np.concatenate(lists)
-        exact = self.sums[rows]
+        exact = self.index.sums[rows]
         if least > 0:  # leave out what even the common words cannot lift among the n best
             hopeful = np.flatnonzero(exact >= least - 1e-6)
             rows, exact = rows[hopeful], exact[hopeful]
@@ -161,71 +256,13 @@ class Inverted:
             rows, exact = rows[kept], exact[kept]
         return rows, exact
 
-    def similarity(self, rows: NDArray[Any], words: NDArray[Any], weights: Floats) -> Floats:
-        """Compute the exact similarity of chosen rows with one query."""
-        begin = self.rows.indptr[rows]
-        sizes = self.rows.indptr[rows + 1] - begin
-        ends = sizes.cumsum()
-        entries = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begin - ends + sizes, sizes)
-        query = self.query
-        query[words] = weights
-        products = query[self.rows.indices[entries]] * self.rows.data[entries]
-        query[words] = 0
-        owners = np.repeat(np.arange(len(rows)), sizes)
-        return np.round(np.bincount(owners, weights=products, minlength=len(rows)), 6).astype(np.float32)
 
-    def pairs(self, queries: sp.csr_array, asked: NDArray[Any], rows: NDArray[Any]) -> Floats:
-        """Compute the exact similarity of pairs: query asked[i] with row rows[i]."""
-        product = queries.astype(np.float64)[asked].multiply(self.rows[rows])
-        return np.round(np.asarray(product.sum(axis=1)).ravel(), 6).astype(np.float32)
-
-    def nearest_batch(self, queries: sp.csr_array, n: int, threads: int = 2) -> tuple[NDArray[np.int64], Floats]:
-        """Find the n nearest rows of many queries: (N, n) rows padded with -1, and their similarities."""
-        found = np.full((queries.shape[0], n), -1, np.int64)
-        values = np.zeros((queries.shape[0], n), np.float32)
-        columns = sp.csr_matrix(self.rows.T)  # the product wants the older class
-        wide = n + SPARE
-        for start in range(0, queries.shape[0], BLOCK):
-            block = queries[start : start + BLOCK]
-            product = sp_matmul_topn(
-                sp.csr_matrix(block), columns, top_n=wide, threshold=0.0, sort=True, n_threads=threads
-            )
-            sizes = np.diff(product.indptr)
-            asked = np.repeat(np.arange(block.shape[0]), sizes)
-            rows, exact = product.indices, self.pairs(block, asked, product.indices)
-            order = np.lexsort((rows, -exact, asked))
-            place = np.arange(len(rows)) - np.repeat(product.indptr[:-1], sizes)
-            kept = place < n
-            found[start + asked[kept], place[kept]] = rows[order][kept]
-            values[start + asked[kept], place[kept]] = exact[order][kept]
-            full = np.flatnonzero(sizes == wide)
-            last, cut = product.data[product.indptr[full + 1] - 1], product.data[product.indptr[full] + n - 1]
-            for row in full[cut - last < 2e-6]:  # more equal rows than were asked for: the smaller ones must win
-                own = slice(block.indptr[row], block.indptr[row + 1])
-                found[start + row], values[start + row] = self.nearest(block.indices[own], block.data[own], n)
-        return found, values
-
-    def arrays(self, name: str) -> dict[str, NDArray[Any]]:
-        """Name the arrays for a model file."""
-        held = {"values": self.rows.data, "indices": self.rows.indices, "indptr": self.rows.indptr}
-        held |= {"shape": np.asarray(self.rows.shape, np.int64), "starts": self.starts}
-        return {
-            f"{name}.{key}": value for key, value in (held | {"members": self.members, "impacts": self.impacts}).items()
-        }
-
-    @classmethod
-    def of_arrays(cls, held: Mapping[str, NDArray[Any]], name: str) -> Inverted:
-        """Put the arrays of a model file together, after checking that they fit each other."""
-        rows = matrix_of(held, name)
-        starts, members, impacts = (held[f"{name}.{key}"] for key in ("starts", "members", "impacts"))
-        sound = len(starts) == rows.shape[1] + 1 and len(members) == len(impacts) == rows.nnz == int(starts[-1])
-        if (
-            not sound
-            or (np.diff(starts) < 0).any()
-            or (len(members) and not 0 <= members.min() <= members.max() < rows.shape[0])
-        ):
-            raise ModelError(f"{name} is damaged; train the model again")
-        return cls(rows, starts, members, impacts)
+def named_matrix(name: str, matrix: sp.csr_array) -> dict[str, NDArray[Any]]:
+    """Name the arrays of a CSR for a model file."""
+    held = {"values": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr}
+    return {f"{name}.{key}": value for key, value in held.items()} | {
+        f"{name}.shape": np.asarray(matrix.shape, np.int64)
+    }
 
 
 def matrix_of(held: Mapping[str, NDArray[Any]], name: str) -> sp.csr_array:

@@ -21,11 +21,12 @@ from longtail.data.tokens import Words
 from longtail.errors import DataError
 from longtail.files import read_arrays, write_arrays
 from longtail.recipe import Part, record
-from longtail.shortlists.inverted import Inverted, matrix_of
+from longtail.shortlists.inverted import Inverted, matrix_of, named_matrix
 from longtail.types import LabelMatrix, Texts, TopK, best_of, contains
 
 NEIGHBOURS, POWERS, SHARES = (5, 10, 20, 40), (1.0, 2.0, 4.0, 8.0), tuple(np.linspace(0, 1, 21).round(2).tolist())
 MIDDLE = 0.4  # the share at which neighbours and power are compared
+LABELS, POINTS = 0, 1  # the groups of the index
 VALIDATION = 3000  # points that settle the choice
 CANDIDATES = 100  # label texts considered for each of them
 
@@ -50,20 +51,18 @@ class Lexical(Part):
         chosen = self
         if None in (self.neighbours, self.power, self.share):
             kept, held = train.divide(0.1, seed=seed, most=VALIDATION)
-            trial = LexicalIndex(
-                words, Inverted.build(labels), Inverted.build(words.bag(kept.need_texts("knn"))), kept.targets, self
-            )
+            near = Inverted.build(labels, words.bag(kept.need_texts("knn")))
+            trial = LexicalIndex(words, near, kept.targets, self)
             chosen = _choose(trial, held, self, has_names=names is not None)
-        return LexicalIndex(words, Inverted.build(labels), Inverted.build(points), train.targets, chosen)
+        return LexicalIndex(words, Inverted.build(labels, points), train.targets, chosen)
 
 
 @dataclass(frozen=True, eq=False)
 class LexicalIndex:
-    """Inverted indexes of label texts and training points, with the targets of the latter."""
+    """An inverted index of label texts and training points, with the targets of the latter."""
 
     words: Words
-    labels: Inverted  # (L, V)
-    points: Inverted  # (N, V)
+    near: Inverted  # LABELS (L, V) and POINTS (N, V)
     targets: LabelMatrix  # (N, L)
     settings: Lexical
 
@@ -78,15 +77,14 @@ class LexicalIndex:
 
     def one(self, text: str, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Score the k best labels of one text."""
-        words, weights = self.words.query(text)
-        own, similar = self.labels.nearest(words, weights, k)
-        near, similarity = self.points.nearest(words, weights, self.settings.neighbours or 1)
-        voted, votes = self._votes(near, similarity)
         share = np.float32(self.settings.share or 0)
+        with self.near.ask(*self.words.query(text)) as asked:
+            own, similar = asked.nearest(LABELS, k)
+            voted, votes = self._votes(*asked.nearest(POINTS, self.settings.neighbours or 1))
+            matched = asked.similarity(LABELS, voted)
         if share == 0 or not len(own):
             order = np.lexsort((voted, -votes))[:k]
             return voted[order], (1 - share) * votes[order] / (votes.max() if len(votes) else 1)
-        matched = self.labels.similarity(voted, words, weights)
         scores = (share / similar[0]) * matched
         if len(voted):
             scores += (1 - share) / votes.max() * votes
@@ -118,14 +116,14 @@ class LexicalIndex:
     def scores(self, texts: list[str], k: int) -> sp.csr_array:
         """Score many texts: (N, L) with the candidates of each as stored entries."""
         bags = self.words.bag(texts)
-        near, similarity = self.points.nearest_batch(bags, self.settings.neighbours or 1)
+        near, similarity = self.near.nearest_batch(POINTS, bags, self.settings.neighbours or 1)
         votes = normalised(self.votes(near, similarity, self.settings.power or 1))
         share = np.float32(self.settings.share or 0)
         if share == 0:
             return votes
-        own, similar = self.labels.nearest_batch(bags, k)
+        own, similar = self.near.nearest_batch(LABELS, bags, k)
         rows = np.repeat(np.arange(len(texts)), np.diff(votes.indptr))
-        matched = self.labels.pairs(bags, rows, votes.indices)
+        matched = self.near.pairs(LABELS, bags, rows, votes.indices)
         sims = sp.csr_array((matched, votes.indices, votes.indptr), shape=votes.shape)
         merged = sims.maximum(sparse_rows(own, similar, votes.shape))
         return sp.csr_array(share * normalised(merged) + (1 - share) * votes)
@@ -138,19 +136,13 @@ class LexicalIndex:
     def save(self, folder: Path) -> None:
         """Write the index into a model folder."""
         self.words.save(folder)
-        held = {"values": self.targets.data, "indices": self.targets.indices, "indptr": self.targets.indptr}
-        held["shape"] = np.asarray(self.targets.shape, np.int64)
-        arrays = {f"targets.{key}": value for key, value in held.items()}
-        write_arrays(
-            folder / "lexical.safetensors", arrays | self.labels.arrays("labels") | self.points.arrays("points")
-        )
+        write_arrays(folder / "lexical.safetensors", named_matrix("targets", self.targets) | self.near.arrays())
 
     @classmethod
     def load(cls, folder: Path, settings: Lexical) -> LexicalIndex:
         """Open what `save` wrote."""
         held = read_arrays(folder / "lexical.safetensors")
-        labels, points = Inverted.of_arrays(held, "labels"), Inverted.of_arrays(held, "points")
-        return cls(Words.load(folder), labels, points, matrix_of(held, "targets"), settings)
+        return cls(Words.load(folder), Inverted.of_arrays(held, 2), matrix_of(held, "targets"), settings)
 
 
 def sparse_rows(columns: NDArray[Any], values: NDArray[Any], shape: tuple[int, int]) -> sp.csr_array:
@@ -171,8 +163,8 @@ def _choose(trial: LexicalIndex, held: Split, settings: Lexical, *, has_names: b
     """Choose neighbours and power at a middling share, then the share, on validation points."""
     bags = trial.words.bag(held.need_texts("knn"))
     most = max(NEIGHBOURS) if settings.neighbours is None else settings.neighbours
-    near, similarity = trial.points.nearest_batch(bags, most)
-    own, similar = trial.labels.nearest_batch(bags, CANDIDATES)
+    near, similarity = trial.near.nearest_batch(POINTS, bags, most)
+    own, similar = trial.near.nearest_batch(LABELS, bags, CANDIDATES)
     sims = normalised(sparse_rows(own, similar, held.targets.shape))
     sizes = np.maximum(np.diff(held.targets.indptr), 1)
 
