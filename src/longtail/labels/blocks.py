@@ -53,7 +53,7 @@ def pattern(targets: LabelMatrix) -> Pattern:
 def assembled(
     values: NDArray[Any], indices: NDArray[Any], starts: NDArray[Any], shape: tuple[int, int]
 ) -> sp.csr_array:
-    """Assemble a CSR from its arrays as they are; the constructor of scipy would copy those of a mapped file."""
+    """Assemble a CSR from its arrays as they are; scipy's constructor would copy those of a mapped file."""
     matrix = sp.csr_array(shape, dtype=values.dtype)
     matrix.data, matrix.indices, matrix.indptr = values, indices, starts
     return matrix

@@ -4,7 +4,7 @@ Every graph is an (L, L) CSR of float32 with sorted indices; row j belongs to la
 on the pattern of stored entries: a soft target counts as one, so that a label always implies itself with weight 1.
 
 G is never held whole. It is made in blocks of rows of at most BLOCK multiply-adds and each block is cut to its final
-edges at once: the peak is three times the indices of the label matrix, the blocks at work, and 1.5 times the result.
+edges at once: the peak is four times the indices of the label matrix, the blocks at work, and 1.5 times the result.
 
 References: [Gandalf] eq. (6), [GLaS], [ECLARE], [TailMix].
 """
@@ -52,9 +52,9 @@ __all__ = [
     "similarity",
 ]
 
-BLOCK = 2**22  # multiply-adds of one block of the product
+BLOCK = 2**21  # multiply-adds of one block of the product
 SAMPLE = 4096  # labels whose rows an estimate builds
-PROCESS = 100 * 2**20  # the interpreter with numpy, scipy and pyarrow, before any data
+PROCESS = 80 * 2**20  # the interpreter with numpy, scipy and pyarrow, before any data
 
 
 class Estimate(NamedTuple):
@@ -188,7 +188,8 @@ def _product_trial(targets: LabelMatrix, sample: NDArray[Any], kind: str, thresh
     share = product.work[sample].sum() / max(work, 1)
     seconds = prepared - began + (time.perf_counter() - prepared) / max(share, 1e-9) / threads()
     buffers = min(threads() * BLOCK, work) * _RULES[kind].block_bytes + threads() * 8 * targets.shape[1]
-    return _Trial(edges, seconds, 8 * targets.nnz + 8 * targets.shape[0], buffers)
+    copies = (8 if product.points.indices is targets.indices else 12) * targets.nnz + 12 * targets.shape[0]
+    return _Trial(edges, seconds, copies, buffers)
 
 
 def _mapped(array: Any) -> bool:
@@ -228,9 +229,9 @@ class _Rule(NamedTuple):
 
 
 _RULES = {
-    "conditionals": _Rule(_conditional, own=True, block_bytes=28),
-    "glas": _Rule(_symmetric, own=True, block_bytes=32),
-    "proximity": _Rule(_others, own=False, block_bytes=100),
+    "conditionals": _Rule(_conditional, own=True, block_bytes=32),
+    "glas": _Rule(_symmetric, own=True, block_bytes=38),
+    "proximity": _Rule(_others, own=False, block_bytes=110),
 }
 
 
@@ -257,6 +258,7 @@ def _product(targets: LabelMatrix) -> _Product:
     """Prepare the factors."""
     seen = pattern(targets)
     ones = np.ones(len(seen.labels), np.int32)
+    points = assembled(ones, _own(seen.labels), _own(seen.point_starts), seen.shape)
     sizes = np.diff(seen.point_starts).astype(np.int64)
     work = np.zeros(seen.shape[1])
     for start in range(0, len(sizes), 2**17):  # in parts, because the weights are wider than the indices
@@ -264,11 +266,16 @@ def _product(targets: LabelMatrix) -> _Product:
         begin, end = seen.point_starts[[start, start + len(part)]]
         work += np.bincount(seen.labels[begin:end], np.repeat(part, part), len(work))
     return _Product(
-        assembled(ones, seen.labels, seen.point_starts, seen.shape),
+        points,
         assembled(ones, seen.points, seen.label_starts, seen.shape[::-1]),
         np.diff(seen.label_starts).astype(np.int64),
         work.astype(np.int64),
     )
+
+
+def _own(array: NDArray[Any]) -> NDArray[Any]:
+    """Copy a view: scipy would copy the view of a far larger array, such as a mapped file, again at every product."""
+    return array if array.base is None else array.copy()
 
 
 def _graph(targets: LabelMatrix, rule: _Rule, threshold: float, top: int | None) -> sp.csr_array:
