@@ -153,7 +153,7 @@ def estimate(
     given = targets.indices.nbytes + targets.indptr.nbytes + (0 if _mapped(targets.data) else targets.data.nbytes)
     # Finished blocks hold 8 bytes an edge; joining them takes 4 more, when the buffers are free again.
     edges = max(trial.buffers + 8 * entries, 12 * entries)
-    return Estimate(PROCESS + given + trial.copies + edges + 32 * labels, trial.seconds, entries)
+    return Estimate(PROCESS + given + trial.copies + edges + 32 * labels, float(trial.seconds), entries)
 
 
 class _Trial(NamedTuple):
