@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from longtail.shortlists.lexical import Lexical
 class MakesPoints(Protocol):
     """An augmentation that acts on the data set, before training."""
 
+    def fit(self, train: Split, *, seed: int) -> Self:
+        """Return the same settings with what the training points settle, so that it is kept with the model."""
+
     def augment(self, train: Split, *, seed: int) -> Split:
         """Return more or other training points."""
 
@@ -38,15 +41,16 @@ def fit(recipe: str | Recipe, train: Split) -> Model:
     recipe = find_recipe(recipe)
     if len(train) == 0 or len(train.labels) == 0:
         raise DataError("there is nothing to learn from: no points or no labels", remedy="check the training file")
-    original = train
+    original, parts = train, []
     for part in recipe.augment:
         if not isinstance(part, MakesPoints):
             raise RecipeError(f"{recipe.name}: {part.part} needs a model that trains in batches")
-        train = part.augment(train, seed=recipe.seed)
+        parts.append(part.fit(train, seed=recipe.seed))
+        train = parts[-1].augment(train, seed=recipe.seed)
     if not isinstance(recipe.lexical, Lexical):
         raise RecipeError(f"{recipe.name}: no part of this recipe makes scores")
     lexical = recipe.lexical.fit(train, seed=recipe.seed)
-    recipe = replace(recipe, lexical=lexical.settings)
+    recipe = replace(recipe, augment=tuple(parts), lexical=lexical.settings)
     counts = frequencies(original.targets)
     return Model(recipe, replace(original.labels, features=None), counts, len(original), original.dataset, lexical)
 

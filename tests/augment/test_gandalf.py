@@ -16,7 +16,7 @@ from longtail.data.dataset import Labels, Split, from_rows
 from longtail.data.formats import load
 from longtail.errors import DataError, RecipeError
 from longtail.labels.propensity import bins, frequencies
-from longtail.recipe import augmentations, part_of, recipe
+from longtail.recipe import augmentations, find_recipe, part_of
 from longtail.types import Texts, no_pairs
 
 ROWS = st.lists(st.lists(st.integers(0, 5), max_size=4, unique=True), min_size=1, max_size=12)
@@ -179,7 +179,7 @@ def test_an_empty_training_set_gives_self_annotated_points():
 
 def test_settings_are_checked_and_travel_as_json():
     assert {"gandalf", "labelmix"} <= set(augmentations())
-    made = recipe("knn+gandalf").override("augment.0.threshold", 0.2).override("augment.0.sample", "points")
+    made = find_recipe("knn+gandalf").override("augment.0.threshold", 0.2).override("augment.0.sample", "points")
     assert part_of(made.dump()) == made
     with pytest.raises(RecipeError, match="gandalf"):
         made.override("augment.0.graph", "wheel")

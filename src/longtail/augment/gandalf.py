@@ -10,7 +10,7 @@ References: [Gandalf] eq. (6), tables 2, 6 and 7, figure 3; methods §6.1.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow.compute as pc
@@ -20,7 +20,8 @@ from pydantic import Field
 
 from longtail.augment.soft import SoftTargets, need_label_texts, originals
 from longtail.data.dataset import Split
-from longtail.errors import DataError
+from longtail.errors import DataError, RecipeError
+from longtail.labels.calibration import Calibration, calibrate, calibration_of
 from longtail.labels.propensity import bins, frequencies
 from longtail.recipe import record
 from longtail.types import Texts, joined, no_pairs
@@ -35,7 +36,8 @@ class Gandalf(SoftTargets):
     `targets="self"` annotates a label point with its own label only (Z¹). `points="labels"` leaves the original points
     out (Z alone). `sample` draws that many points from the result without replacement, "points" as many as there were.
     `share` uses a part of the labels: at random, or from the tail bin on towards the head. `self_one=False` leaves the
-    self edge of σ(S) at σ(1) = 0.73.
+    self edge of σ(S) at σ(1) = 0.73. `calibrate` replaces the conditionals by what the twins of labels among the points
+    say they are worth; `fitted` holds what was found, so that it travels with the recipe.
 
     >>> from longtail.data.dataset import from_rows
     >>> data = from_rows({"train": (["red cat", "old cat"], [[0, 1], [0]])}, label_texts=["cat", "red", "dog"])
@@ -55,6 +57,22 @@ class Gandalf(SoftTargets):
     share: float = Field(default=1.0, gt=0, le=1)
     order: Literal["random", "tail"] = "random"
     self_one: bool = True
+    calibrate: bool = False
+    fitted: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.calibrate and (self.graph != "conditionals" or self.targets != "soft"):
+            raise RecipeError(
+                f"gandalf: calibrate works with graph=conditionals and targets=soft, not {self.graph}, {self.targets}"
+            )
+
+    def fit(self, train: Split, *, seed: int = 0) -> Self:
+        """Return these settings with the calibration that was fitted, where one is asked for."""
+        return replace(self, fitted=self.calibration(train, seed=seed).to_dict()) if self.calibrate else self
+
+    def calibration(self, train: Split, *, seed: int = 0) -> Calibration:
+        """Return the fitted calibration, or fit it to the original points."""
+        return calibrate(originals(train), seed=seed) if self.fitted is None else calibration_of(self.fitted)
 
     def augment(self, train: Split, *, seed: int = 0) -> Split:
         """Append the label points after the others; the same seed gives the same points."""
@@ -73,6 +91,9 @@ class Gandalf(SoftTargets):
         count = len(train.labels)
         if self.targets == "self":
             return sp.csr_array(sp.eye_array(count, dtype=np.float32, format="csr"))
+        if self.calibrate:
+            targets = originals(train).targets
+            return self.calibration(train, seed=seed).apply(targets, threshold=self.threshold)
         return self.weights(originals(train).targets, threshold=self.threshold, seed=seed, own=self.self_one)
 
     def _chosen(self, train: Split, random: np.random.Generator) -> NDArray[np.int64]:

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from longtail.data.dataset import Split
 from longtail.errors import DataError
+from longtail.labels.calibration import above
 from longtail.labels.graph import conditionals, random_walk, ratios, sigmoid_targets, similarity
 from longtail.labels.walk import HEAD, HOPS, RESTART, TOP
 from longtail.recipe import Augmentation, record
@@ -46,18 +47,6 @@ class SoftTargets(Augmentation):
         return above(ratios(walk), threshold)
 
 
-def above(graph: sp.csr_array, threshold: float) -> sp.csr_array:
-    """Keep the edges strictly above a threshold; self edges are 1 and stay.
-
-    >>> above(sp.csr_array(np.array([[1, 0.1], [0.5, 1]])), 0.1).toarray()
-    array([[1. , 0. ],
-           [0.5, 1. ]])
-    """
-    keep = graph.data > threshold
-    ends = np.concatenate([[0], np.cumsum(keep)])[graph.indptr].astype(graph.indptr.dtype)
-    return sp.csr_array((graph.data[keep], graph.indices[keep], ends), shape=graph.shape)
-
-
 def originals(train: Split) -> Split:
     """Return the points that no augmentation made."""
     return train if train.augmented is None else train.take(np.flatnonzero(~train.augmented))
@@ -76,4 +65,5 @@ def need_label_texts(train: Split, what: str) -> Texts:
 def made_by(train: Split, fresh: NDArray[Any]) -> NDArray[np.bool_]:
     """Add the points that are fresh (N,) to those that an earlier augmentation made."""
     before = np.zeros(len(train), np.bool_) if train.augmented is None else train.augmented
-    return np.logical_or(before, fresh)
+    both: NDArray[np.bool_] = before | fresh
+    return both
