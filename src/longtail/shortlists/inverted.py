@@ -26,6 +26,7 @@ from longtail.types import Floats, Ints
 
 BLOCK = 1024  # queries of a batch that are multiplied at once
 SPARE = 12  # further rows asked for in a batch, so that ties at the cut are seen
+FEW = 200  # rows that are not worth thinning out
 COMMON = 64  # a word is common if it stands in more than one of so many rows; so many words at most
 
 
@@ -198,12 +199,12 @@ class Asked:
         long.sort(key=lambda item: -item.bound)
         lift = sum(item.bound for item in long)
         floor = self._reached(min((some for some in seen if len(some) >= n), key=len, default=None), long, n)
-        rows, exact = self._finish(seen, long, n, floor - lift)
+        rows, exact = self._finish(seen, long, n, floor)
         if len(rows) >= n:
             floor = max(floor, float(exact.min()))
-        enter = self._enter(long, lift, floor)
+        enter = self._enter(long, lift, floor) if lift >= floor - 1e-6 else []
         if enter:
-            rows, exact = self._finish(seen + enter, long, n, floor - lift)
+            rows, exact = self._finish(seen + enter, long, n, floor)
         ranked = np.lexsort((rows, -exact))[:n]
         return rows[ranked].astype(np.int64) - index.bounds[group], exact[ranked].astype(np.float32)
 
@@ -229,17 +230,20 @@ class Asked:
                 missed += weight * float(impacts[start + kept])
         return found
 
-    def _finish(self, lists: list[Ints], long: list[Long], n: int, least: float) -> tuple[Ints, NDArray[np.float64]]:
+    def _finish(self, lists: list[Ints], long: list[Long], n: int, floor: float) -> tuple[Ints, NDArray[np.float64]]:
         """Add what the common words give to the rows of the lists; return the n best or a few more."""
         if not lists or n <= 0:
             return np.zeros(0, np.int32), np.zeros(0)
         rows = lists[0] if len(lists) == 1 else np.concatenate(lists)
         exact = self.index.sums[rows]
-        if least > 0:  # leave out what even the common words cannot lift among the n best
-            hopeful = np.flatnonzero(exact >= least - 1e-6)
-            rows, exact = rows[hopeful], exact[hopeful]
-        for item in long:
-            exact += np.float64(item.weight) * item.column[rows]
+        rest = sum(item.bound for item in long)
+        for item in (None, *long):
+            if item is not None:
+                exact += np.float64(item.weight) * item.column[rows]
+                rest -= item.bound
+            if floor > rest and len(rows) > FEW:  # leave out what the words still to come cannot lift among the n best
+                hopeful = np.flatnonzero(exact >= floor - rest - 1e-6)
+                rows, exact = rows[hopeful], exact[hopeful]
         enough = n * len(lists)  # a row stands at most once in each list, so that many entries hold at least n rows
         if len(rows) > 2 * enough:
             kept = np.flatnonzero(exact >= np.partition(exact, len(exact) - enough)[len(exact) - enough] - 1e-6)
