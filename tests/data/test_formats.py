@@ -312,6 +312,8 @@ def test_missing_texts_are_refused(tmp_path: Path) -> None:
         if name != "arrow":
             with pytest.raises(DataError, match="needs texts"):
                 write(Dataset(data.labels, {"train": bare}), tmp_path / "out", name)
+    with pytest.raises(DataError, match="splits named rest"):
+        write(Dataset(data.labels, {"rest": data.train}), tmp_path / "out", "jsonl")
     with pytest.raises(DataError, match="has no points"):
         write(Dataset(data.labels, {"train": data.train.take(np.zeros(0, np.int64))}), tmp_path / "out", "jsonl")
 

@@ -6,6 +6,7 @@ whole data set (texts that occur twice, filtered pairs that are also targets) is
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,8 +55,10 @@ def check(path: str | Path, *, format: str | None = None, most: int = 20) -> Rep
         _look(data, raw, problems)
     except DataError as reason:
         problems.stopped(reason)
-    counts = {kind: count for (_, kind), count in problems.counts.items()}
-    return Report(tuple(problems.listed), counts, data)
+    counts: Counter[str] = Counter()
+    for (_, kind), count in problems.counts.items():
+        counts[kind] += count
+    return Report(tuple(problems.listed), dict(counts), data)
 
 
 def _compare_fingerprint(data: Dataset, problems: Problems) -> None:

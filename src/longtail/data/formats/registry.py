@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from longtail.data.dataset import Dataset, open_dataset
+from longtail.data.dataset import SPLITS, Dataset, open_dataset
 from longtail.data.formats import jsonl, onefile, parquet, plain, tables, xmc
 from longtail.data.formats.lines import tidy
 from longtail.data.formats.rows import Raw, assemble
@@ -57,8 +57,6 @@ def load(path: str | Path, *, format: str | None = None, name: str | None = None
     """Load a data set from a folder or a single file; the format is found by content unless it is given.
 
     A single file is read alone (files beside it are not looked at): it is the split that its name says, else train.
-
-    References: docs/formats.md
     """
     data, _ = read(Path(path), format, Problems())
     return replace(data, name=name) if name else data
@@ -124,6 +122,8 @@ def _insist(folder: Path, format: str) -> None:
 
 def _refuse(data: Dataset, format: str, kind: Format) -> None:
     """Say what a format cannot hold."""
+    if not data.splits or not {*data.splits} <= {*SPLITS}:
+        raise DataError(f"splits named {', '.join(data.splits) or 'nothing'}", remedy=f"use {', '.join(SPLITS)}")
     able = ", ".join(name for name, other in FORMATS.items() if other.soft)
     for name, split in data.splits.items():
         if len(split) == 0:
