@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,46 @@ def draw_frequencies(counts: NDArray[Any], path: str | Path, title: str) -> None
         axes.annotate(f"{share:.0%} of the labels have 5 points or fewer", (1, 5.4), color=SECOND, fontsize=9)
         axes.set_xlabel("label, by rank")
         axes.set_ylabel("training points")
+
+
+def draw_neighbours(names: Sequence[str], values: Sequence[float], path: str | Path, title: str) -> None:
+    """Draw the strongest neighbours of a label as horizontal bars, the strongest on top."""
+    with picture(path, title, size=(7.2, 0.9 + 0.32 * max(1, len(names)))) as axes:
+        places = np.arange(len(names))[::-1]
+        axes.barh(places, values, color=INK, height=0.62)
+        axes.set_yticks(places, [shortened(name) for name in names], fontsize=8)
+        for place, value in zip(places, values, strict=True):
+            axes.text(value, place, f" {value:.2f}", va="center", fontsize=8, color=QUIET)
+        axes.set_xlim(0, 1.08 * max([*values, 1e-9]))
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", length=0)
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """Cut a text that is too long for a picture.
+
+    >>> shortened("abcdef", 4)
+    'abc…'
+    """
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def draw_reliability(tables: Mapping[str, Sequence[Any]], path: str | Path, title: str) -> None:
+    """Draw predicted against observed relevance for each table; the area of a point is the number of pairs."""
+    with picture(path, title, size=(5.6, 5.0)) as axes:
+        axes.plot([0, 1], [0, 1], color=QUIET, linewidth=1, linestyle="--", label="as promised")
+        for colour, (name, rows) in zip((SECOND, INK), tables.items(), strict=False):
+            predicted, observed = [row.predicted for row in rows], [row.observed for row in rows]
+            largest = max((row.count for row in rows), default=1)
+            axes.plot(predicted, observed, color=colour, linewidth=1.5, label=name)
+            axes.scatter(
+                predicted, observed, s=[12 + 140 * row.count / largest for row in rows], color=colour, alpha=0.8
+            )
+        axes.set_xlim(0, 1.05)
+        axes.set_ylim(0, 1.05)
+        axes.set_xlabel("soft target of a pair of labels")
+        axes.set_ylabel("share of pairs that are really relevant")
+        axes.legend(frameon=False, fontsize=9, loc="upper left")
 
 
 class picture:  # noqa: N801  (a context manager that reads like a word)

@@ -1,4 +1,7 @@
-"""The command line: data to stdout, words and progress to stderr, exit codes 0 ok, 2 usage, 3 data, 4 recipe, 5 resources."""
+"""The command line: data to stdout, words and progress to stderr.
+
+Exit codes: 0 ok, 2 usage, 3 data, 4 recipe, 5 resources.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import sys
 
 import typer
 
-from longtail.cli import data, models
+from longtail.cli import data, graph, models
 from longtail.errors import LongtailError, ResourceError
 
 app = typer.Typer(
@@ -20,11 +23,12 @@ app = typer.Typer(
     help="""Find the best few of up to millions of labels for a short text.
 
     Try it: [bold]longtail demo[/bold]. Your own data: [bold]longtail data info DIR[/bold], then
-    [bold]longtail train knn --data DIR --out runs/first[/bold], then [bold]longtail evaluate runs/first --data DIR[/bold]
-    and [bold]longtail predict runs/first texts.txt[/bold].""",
+    [bold]longtail train knn --data DIR --out runs/first[/bold], then
+    [bold]longtail evaluate runs/first --data DIR[/bold] and [bold]longtail predict runs/first texts.txt[/bold].""",
 )
 app.add_typer(data.app, name="data")
 models.register(app)
+graph.register(app)
 
 
 def main() -> None:

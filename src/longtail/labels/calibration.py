@@ -113,7 +113,8 @@ class Calibration:
                 "compare with and without Gandalf on validation data."
             )
         measured = (
-            f"{self.real:.0%} of the relevance that plain Gandalf promises is real ({self.twins:,} labels have a twin)"
+            f"{self.real:.0%} of the relevance that plain Gandalf promises is real, as seen on the {self.twins:,} "
+            "labels whose text is also the text of a training point"
         )
         if self.verdict == "helps":
             return f"Helps: {measured}; use Gandalf, and calibrate=True mends the rest."

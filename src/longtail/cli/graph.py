@@ -1,0 +1,271 @@
+"""`longtail graph` and `longtail augment`: what labels know of each other, and training points made of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from longtail.cli.console import emit, progress, say, size, table
+from longtail.cli.data import Folder, Force
+from longtail.errors import DataError, RecipeError, nearest
+
+if TYPE_CHECKING:
+    from longtail.data.dataset import Dataset, Split
+    from longtail.labels.calibration import Calibration
+    from longtail.recipe import Part
+
+app = typer.Typer(no_args_is_help=True, help="Build, look at and judge the graph of labels that go together.")
+
+Kind = Annotated[str, typer.Option("--kind", help="conditionals, glas, walk or proximity.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same result.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+Threshold = Annotated[float, typer.Option("--threshold", min=0, max=1, help="Keep only what is above this.")]
+METHODS = ("gandalf", "labelmix")
+
+
+def register(parent: typer.Typer) -> None:
+    """Add the commands of this module."""
+    parent.add_typer(app, name="graph")
+    parent.command()(augment)
+
+
+@app.command()
+def build(
+    path: Folder,
+    out: Annotated[Path, typer.Option("--out", "-o", help="A .safetensors file, or the folder to put it in.")],
+    kind: Kind = "conditionals",
+    threshold: Threshold = 0.1,
+    top: Annotated[int | None, typer.Option(min=1, help="Keep at most so many edges a label.")] = None,
+    seed: Seed = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the estimated memory and time, and stop.")] = False,
+    force: Force = False,
+) -> None:
+    """Write a label graph as a CSR matrix: arrays indptr, indices, values and shape in one safetensors file."""
+    import numpy as np
+
+    from longtail.data.formats import load
+    from longtail.files import write_arrays
+    from longtail.labels.graph import KINDS, estimate
+
+    if kind not in KINDS:
+        raise DataError(f"{kind!r} is not a kind of graph", remedy=nearest(kind, KINDS))
+    with progress(f"reading {path}"):
+        train = load(path).train
+    if dry_run:
+        needs = estimate(train.targets, kind, threshold=threshold, top=top)
+        emit({"peak_bytes": needs.peak_bytes, "seconds": round(needs.seconds, 2), "entries": needs.entries})
+        return
+    file = out if out.suffix == ".safetensors" else out / f"{kind}.safetensors"
+    if file.exists() and not force:
+        raise DataError(
+            "a graph is here already", file=file, remedy="pass --force to replace it, or choose another --out"
+        )
+    with progress(f"building the {kind} graph of {len(train.labels):,} labels"):
+        graph = KINDS[kind](train.targets, **_settings(kind, threshold, top, seed))
+    held = {"indptr": graph.indptr, "indices": graph.indices, "values": graph.data}
+    write_arrays(file, held | {"shape": np.asarray(graph.shape, np.int64)})
+    say(f"wrote {file}: {graph.nnz:,} edges, {size(file.stat().st_size)}")
+
+
+def _settings(kind: str, threshold: float, top: int | None, seed: int) -> dict[str, Any]:
+    """Give each kind of graph the settings it has."""
+    if kind == "walk":
+        return {"seed": seed} | ({} if top is None else {"top": top})
+    return {"top": top} | ({} if kind == "proximity" else {"threshold": threshold})
+
+
+@app.command()
+def show(
+    path: Folder,
+    label: Annotated[str, typer.Option("--label", "-l", help="A label: its number, raw id or text.")],
+    kind: Kind = "conditionals",
+    k: Annotated[int, typer.Option("--k", "-k", min=1, max=100, help="Neighbours shown.")] = 10,
+    plot: Annotated[Path | None, typer.Option(help="Draw them to this .svg or .png file.")] = None,
+    json: Json = False,
+    seed: Seed = 0,
+) -> None:
+    """Show the strongest neighbours of a label."""
+    from longtail.data.formats import load
+    from longtail.labels.graph import KINDS
+    from longtail.labels.lookup import find_label
+    from longtail.report import bar, draw_neighbours
+
+    if kind not in KINDS:
+        raise DataError(f"{kind!r} is not a kind of graph", remedy=nearest(kind, KINDS))
+    with progress(f"reading {path}"):
+        train = load(path).train
+        own = find_label(train.labels, label)
+        found = _neighbours(train, own, kind, k, seed)
+    name = _name(train, own)
+    if plot is not None:
+        title = f"{name}: {kind}"
+        draw_neighbours([row["text"] for row in found], [row["value"] for row in found], plot, title)
+        say(f"wrote {plot}")
+    if json:
+        emit({"label": own, "text": name, "kind": kind, "neighbours": found})
+        return
+    rows = [(row["label"], row["text"], row["points"], f"{row['value']:.3f}", bar(row["value"])) for row in found]
+    title = f"{name} (label {own}): what goes with it"
+    table(
+        title, ("label", "text", "points", kind, ""), rows, note="" if rows else "no other label shares a point with it"
+    )
+
+
+def _name(train: Split, label: int) -> str:
+    """Return the text of a label, or its number."""
+    return train.labels.texts[label] if train.labels.texts is not None else f"label {label}"
+
+
+def _neighbours(train: Split, own: int, kind: str, k: int, seed: int) -> list[dict[str, Any]]:
+    """List the k strongest neighbours of a label; visits of a walk are relative to those at home."""
+    import numpy as np
+
+    from longtail.labels.graph import KINDS, ratios
+    from longtail.labels.propensity import frequencies
+
+    graph = KINDS[kind](train.targets, **_settings(kind, 0.0, k + 1, seed))
+    row = (ratios(graph) if kind == "walk" else graph)[[own]]
+    counts = frequencies(train.targets)
+    order = [place for place in np.lexsort((row.indices, -row.data)) if row.indices[place] != own][:k]
+    return [
+        {
+            "label": int(row.indices[place]),
+            "text": _name(train, int(row.indices[place])),
+            "value": round(float(row.data[place]), 6),
+            "points": int(counts[row.indices[place]]),
+        }
+        for place in order
+    ]
+
+
+@app.command()
+def fit(
+    path: Folder,
+    plot: Annotated[Path | None, typer.Option(help="Draw the reliability to this .svg or .png file.")] = None,
+    json: Json = False,
+    seed: Seed = 0,
+) -> None:
+    """Measure how far Gandalf's postulate holds here, before training anything, and recommend what to do."""
+    from longtail.data.formats import load
+    from longtail.labels.calibration import calibrate
+    from longtail.report import draw_reliability
+
+    with progress(f"reading {path}"):
+        data = load(path)
+    with progress("comparing labels with training points of the same text"):
+        found = calibrate(data.train, seed=seed)
+    if plot is not None:
+        draw_reliability(found.reliability, plot, f"{data.name}: soft targets and reality")
+        say(f"wrote {plot}")
+    if json:
+        emit(found.to_dict())
+    else:
+        _show_calibration(data.name, found)
+
+
+def _show_calibration(name: str, found: Calibration) -> None:
+    """Print the reliability tables, the losses and the advice."""
+    from longtail.report import bar
+
+    for which, rows in found.reliability.items():
+        cells = [
+            (
+                f"{row.low:g}–{row.high:g}" if row.low < row.high else "exactly 1",
+                f"{row.count:,}", f"{row.predicted:.3f}", f"{row.observed:.3f}", bar(row.observed),
+            )
+            for row in rows
+        ]  # fmt: skip
+        table(f"{name}, {which}", ("soft target", "pairs", "promised", "real", ""), cells)
+    if found.losses:
+        losses = [(values, f"{loss:.4f}") for values, loss in found.losses.items()]
+        table("Held-out log loss", ("values", "loss"), losses, note=f"chosen: {found.method}")
+    typer.echo(found.advice)
+
+
+def augment(
+    path: Folder,
+    out: Annotated[Path, typer.Argument(help="The folder to write.")],
+    *,
+    method: Annotated[str, typer.Option("--method", "-m", help="gandalf or labelmix.")] = "gandalf",
+    threshold: Threshold = 0.1,
+    calibrate: Annotated[bool, typer.Option("--calibrate", help="Fit soft targets to what label twins show.")] = False,
+    binarise: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Leave out values below this; the others become 1.")
+    ] = None,
+    format: Annotated[str, typer.Option("--format", "-f", help="jsonl, parquet, xmc, pecos, fasttext, xc …")] = "jsonl",
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a setting: --set share=0.5.")] = None,
+    seed: Seed = 0,
+    force: Force = False,
+) -> None:
+    """Write a data set with more training points, for any trainer; test points, labels and filters stay."""
+    from longtail.data.formats import FORMATS, load, write
+    from longtail.files import write_json
+
+    if format not in FORMATS:
+        raise DataError(f"unknown format {format!r}", remedy=nearest(format, FORMATS))
+    part = _part(method, threshold, calibrate, set_ or [])
+    with progress(f"reading {path}"):
+        data = load(path)
+    with progress(f"augmenting {len(data.train):,} points with {method}"):
+        part, train = _augmented(part, data.train, seed)
+    if binarise is not None:
+        train = _binarised(train, binarise)
+    elif not FORMATS[format].soft and bool((train.targets.data != 1).any()):
+        raise DataError(
+            f"{format} cannot hold the soft targets of {method}",
+            remedy="pass --binarise 0.5 (any cut): values below it are left out and the others become 1",
+        )
+    made: Dataset = data.with_splits(train, *(split for name, split in data.splits.items() if name != "train"))
+    with progress(f"writing {out}"):
+        write(made, out, format, force=force)
+        write_json(
+            out / "augmentation.json", part.dump() | {"seed": seed, "binarise": binarise, "of": data.fingerprint}
+        )
+    fresh = int(train.augmented.sum()) if train.augmented is not None else 0
+    points = f"{len(train):,} points, {fresh:,} of them made by {method}, {train.targets.nnz:,} targets"
+    say(f"wrote {out} ({format}): {points}")
+
+
+def _part(method: str, threshold: float, calibrate: bool, settings: list[str]) -> Part:
+    """Make the augmentation from flags and `--set`."""
+    from longtail.recipe import parsed, part_of
+
+    if method not in METHODS:
+        raise RecipeError(f"--method {method}: {nearest(method, METHODS)}")
+    part = part_of({"part": method, "threshold": threshold} | ({"calibrate": True} if calibrate else {}))
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise RecipeError(f"--set {setting}: no '='; write --set share=0.5")
+        part = part.override(name.strip(), parsed(value))
+    return part
+
+
+def _augmented(part: Part, train: Split, seed: int) -> tuple[Part, Split]:
+    """Augment the training points; also return the settings with what was fitted."""
+    from longtail.augment.gandalf import Gandalf
+    from longtail.augment.labelmix import LabelMix
+
+    if isinstance(part, LabelMix):
+        return part, part.augment_once(train, seed=seed)
+    if not isinstance(part, Gandalf):
+        raise RecipeError(f"{part.part} makes no training points")
+    fitted = part.fit(train, seed=seed)
+    if fitted.calibrate:
+        say(fitted.calibration(train).advice)
+    return fitted, fitted.augment(train, seed=seed)
+
+
+def _binarised(train: Split, cut: float) -> Split:
+    """Leave out the values below the cut; the others become 1."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    from longtail.types import label_matrix
+
+    targets = train.targets
+    kept = np.where(targets.data >= np.float32(cut), 1, 0)
+    return replace(train, targets=label_matrix(targets.indptr, targets.indices, targets.shape, kept))
