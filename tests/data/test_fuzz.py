@@ -176,13 +176,14 @@ def fuzz(folder: Path, start: int, count: int) -> tuple[int, int]:
     cases = seeds(folder / "seeds")
     names = sorted(cases)
     everything = [path for paths in cases.values() for path in paths]
+    shutil.copytree(folder / "seeds", folder / "copies")
     loaded = refused = 0
     for number in range(start, start + count):
         chance = random.Random(number)
         name = names[number % len(names)]
-        target = folder / "case"
-        shutil.copytree(folder / "seeds" / name, target)
-        victim = target / chance.choice(cases[name]).name
+        target = folder / "copies" / name
+        original = chance.choice(cases[name])
+        victim = target / original.name
         damage(victim, chance, everything)
         try:
             try:
@@ -197,7 +198,9 @@ def fuzz(folder: Path, start: int, count: int) -> tuple[int, int]:
                 check(target)
         except Exception as reason:
             pytest.fail(f"seed {number}, {name}, {victim.name}: {type(reason).__name__}: {reason}")
-        shutil.rmtree(target)
+        if victim.is_dir():
+            victim.rmdir()
+        shutil.copyfile(original, victim)
     return loaded, refused
 
 
