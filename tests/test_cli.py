@@ -17,7 +17,7 @@ FLAGS = json.loads((ROOT / "tests" / "golden" / "flags.json").read_text())
 
 def run(*args: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from longtail.cli import main; main()", *map(str, args)]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True)
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
 
 
 def tree(command, name="longtail"):

@@ -33,7 +33,9 @@ def test_best_of_takes_the_largest_and_the_smaller_label_on_ties(rows, k):
             dense[place, label] = value
     top = best_of(sp.csr_array(dense), k)
     for place in range(len(rows)):
-        order = sorted((label for label in range(7) if dense[place, label]), key=lambda l: (-dense[place, l], l))[:k]
+        order = sorted((label for label in range(7) if dense[place, label]), key=lambda one: (-dense[place, one], one))[
+            :k
+        ]
         assert [label for label in top.labels[place].tolist() if label >= 0] == order
         assert np.isneginf(top.scores[place][len(order) :]).all()
 

@@ -127,9 +127,12 @@ def _view(body: NDArray[np.uint8], spec: dict[str, Any]) -> NDArray[Any]:
 def write_texts(path: Path, columns: Mapping[str, Texts]) -> None:
     """Write text columns as one Arrow file with one batch, whole or not at all."""
     table = pa.table({name: texts.array for name, texts in columns.items()}).combine_chunks()
-    with whole_file(path) as partial, pa.OSFile(str(partial), "wb") as sink:
-        with pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
+    with (
+        whole_file(path) as partial,
+        pa.OSFile(str(partial), "wb") as sink,
+        pa.ipc.new_file(sink, table.schema) as writer,
+    ):
+        writer.write_table(table)
 
 
 def read_texts(path: Path) -> dict[str, Texts]:

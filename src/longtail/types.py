@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias, cast, overload
 
 import numpy as np
 import pyarrow as pa
@@ -34,12 +34,12 @@ def label_matrix(
     counts = np.bincount(rows, minlength=shape[0])
     pointer = np.concatenate([[0], np.cumsum(counts)])
     index_type = np.int32 if len(columns) < 2**31 else np.int64
-    return LabelMatrix((data, columns, pointer.astype(index_type)), shape=shape)
+    return cast(LabelMatrix, sp.csr_array((data, columns, pointer.astype(index_type)), shape=shape))
 
 
 def no_pairs(shape: tuple[int, int]) -> LabelMatrix:
     """Return an empty (N, L) matrix."""
-    return sp.csr_array(shape, dtype=np.float32)
+    return cast(LabelMatrix, sp.csr_array(shape, dtype=np.float32))
 
 
 class Texts(Sequence[str]):

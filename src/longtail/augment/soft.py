@@ -6,6 +6,7 @@ original points, never from those that an augmentation made.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ from longtail.labels.calibration import above
 from longtail.labels.graph import conditionals, random_walk, ratios, sigmoid_targets, similarity
 from longtail.labels.walk import HEAD, HOPS, RESTART, TOP
 from longtail.recipe import Augmentation, record
-from longtail.types import LabelMatrix, Texts
+from longtail.types import LabelMatrix, Texts, label_matrix
 
 
 @record
@@ -67,3 +68,10 @@ def made_by(train: Split, fresh: NDArray[Any]) -> NDArray[np.bool_]:
     before = np.zeros(len(train), np.bool_) if train.augmented is None else train.augmented
     both: NDArray[np.bool_] = before | fresh
     return both
+
+
+def binarised(train: Split, cut: float) -> Split:
+    """Leave out the targets below a cut and make the others 1, for trainers that take hard labels only."""
+    targets = train.targets
+    kept = np.where(targets.data >= np.float32(cut), 1, 0)
+    return replace(train, targets=label_matrix(targets.indptr, targets.indices, targets.shape, kept))

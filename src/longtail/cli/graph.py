@@ -200,6 +200,7 @@ def augment(
     force: Force = False,
 ) -> None:
     """Write a data set with more training points, for any trainer; test points, labels and filters stay."""
+    from longtail.augment.soft import binarised
     from longtail.data.formats import FORMATS, load, write
     from longtail.files import write_json
 
@@ -211,7 +212,7 @@ def augment(
     with progress(f"augmenting {len(data.train):,} points with {method}"):
         part, train = _augmented(part, data.train, seed)
     if binarise is not None:
-        train = _binarised(train, binarise)
+        train = binarised(train, binarise)
     elif not FORMATS[format].soft and bool((train.targets.data != 1).any()):
         raise DataError(
             f"{format} cannot hold the soft targets of {method}",
@@ -256,16 +257,3 @@ def _augmented(part: Part, train: Split, seed: int) -> tuple[Part, Split]:
     if fitted.calibrate:
         say(fitted.calibration(train).advice)
     return fitted, fitted.augment(train, seed=seed)
-
-
-def _binarised(train: Split, cut: float) -> Split:
-    """Leave out the values below the cut; the others become 1."""
-    from dataclasses import replace
-
-    import numpy as np
-
-    from longtail.types import label_matrix
-
-    targets = train.targets
-    kept = np.where(targets.data >= np.float32(cut), 1, 0)
-    return replace(train, targets=label_matrix(targets.indptr, targets.indices, targets.shape, kept))

@@ -185,7 +185,8 @@ class Asked:
         exact = self.index.sums[rows]
         for weight, column, _ in self.common:
             exact += np.float64(weight) * column[rows]
-        return np.round(exact, 6).astype(np.float32)
+        rounded: Floats = np.round(exact, 6).astype(np.float32)
+        return rounded
 
     def nearest(self, group: int, n: int) -> tuple[NDArray[np.int64], Floats]:
         """Find the n rows of a group most similar to the query, best first, none with similarity zero."""
