@@ -34,7 +34,7 @@ def label_matrix(
     counts = np.bincount(rows, minlength=shape[0])
     pointer = np.concatenate([[0], np.cumsum(counts)])
     index_type = np.int32 if len(columns) < 2**31 else np.int64
-    return cast(LabelMatrix, sp.csr_array((data, columns, pointer.astype(index_type)), shape=shape))
+    return sp.csr_array((data, columns, pointer.astype(index_type)), shape=shape)
 
 
 def no_pairs(shape: tuple[int, int]) -> LabelMatrix:
