@@ -114,8 +114,8 @@ def page(results: dict[str, Any]) -> str:
         "",
         f"PECOS XR-Linear ({VARIANT}) trained on the plain file and on the export of `longtail augment`. Test points,",
         "in percent; PSP from the original frequencies. Cut and calibration were chosen by P@5 on a tenth of the",
-        "training points (tables below); test points were used once. These are not the standard XMC benchmarks: compare",
-        "rows only with each other.",
+        "training points (tables below); test points were used once. These are not the standard XMC benchmarks:",
+        "compare rows only with each other.",
         f"Machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}.",
         "",
     ]

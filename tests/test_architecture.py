@@ -15,7 +15,7 @@ ORDER = [
 ]  # fmt: skip
 INSIDE = {
     "data": ["problems", "dataset", "tokens", "docstrings", "statistics", "queries", "demo", "formats", "check"],
-    "labels": ["propensity", "blocks", "walk", "graph", "calibration"],
+    "labels": ["propensity", "blocks", "walk", "graph", "curves", "calibration", "lookup"],
     "augment": ["soft", "gandalf", "labelmix"],
     "shortlists": ["inverted", "lexical"],
 }

@@ -195,3 +195,13 @@ def test_mdn_rows_are_soft_and_many():
     assert rows.data.min() > 0.1
     assert rows.data.max() == 1
     assert 2 < rows.nnz / len(train.labels) < 20
+
+
+def test_label_points_are_not_held_out_for_validation():
+    more = Gandalf().augment(many(), seed=0)
+    kept, held = more.divide(0.2, seed=0)
+    assert len(held) == 12  # a fifth of the 60 points that are not label points
+    assert not held.augmented.any()
+    assert kept.augmented.sum() == 40
+    _, held = Gandalf(points="labels").augment(many(), seed=0).divide(0.2, seed=0)
+    assert len(held) == 8

@@ -89,9 +89,11 @@ class Split:
     def divide(self, share: float = 0.1, *, seed: int = 0, most: int | None = None) -> tuple[Split, Split]:
         """Split the points at random into (the rest, a validation part); order is kept inside both.
 
-        Points that an augmentation made are never held out: nobody will ask about them.
+        Points that an augmentation made are not held out, unless there are no others: nobody will ask about them.
         """
-        real = np.arange(len(self)) if self.augmented is None else np.flatnonzero(~self.augmented)
+        real = np.arange(len(self))
+        if self.augmented is not None and not self.augmented.all():
+            real = np.flatnonzero(~self.augmented)
         size = min(max(1, round(share * len(real))), most or len(real), max(0, len(real) - 1))
         chosen = np.zeros(len(self), np.bool_)
         chosen[np.random.default_rng(seed).permutation(real)[:size]] = True
