@@ -4,8 +4,7 @@
 
 The runner of PECOS and its environment come from the peers' folder: --peers, or LONGTAIL_PEERS, or ../shared/peers.
 PECOS takes hard labels only, so the soft targets are cut (`--binarise`). The cut, and whether to calibrate, are chosen
-by P@5 on a tenth of the training points that PECOS does not see; the test points are used once, at the end. All
-metrics, PSP too, are computed here, from PECOS' predictions and the frequencies of the original training data.
+by P@5 on a tenth of the training points that PECOS does not see; nothing is chosen on test points. All metrics, PSP too, are computed here, from PECOS' predictions and the frequencies of the original training data.
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ def page(results: dict[str, Any]) -> str:
         "",
         f"PECOS XR-Linear ({VARIANT}) trained on the plain file and on the export of `longtail augment`. Test points,",
         "in percent; PSP from the original frequencies. Cut and calibration were chosen by P@5 on a tenth of the",
-        "training points (tables below); test points were used once. These are not the standard XMC benchmarks:",
+        "training points (tables below); nothing was chosen on test points. These are not the standard XMC benchmarks:",
         "compare rows only with each other.",
         f"Machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}.",
         "",
