@@ -4,7 +4,8 @@
 
 The runner of PECOS and its environment come from the peers' folder: --peers, or LONGTAIL_PEERS, or ../shared/peers.
 PECOS takes hard labels only, so the soft targets are cut (`--binarise`). The cut, and whether to calibrate, are chosen
-by P@5 on a tenth of the training points that PECOS does not see; nothing is chosen on test points. All metrics, PSP too, are computed here, from PECOS' predictions and the frequencies of the original training data.
+by P@5 on a tenth of the training points that PECOS does not see; nothing is chosen on test points. All metrics,
+PSP too, are computed here, from PECOS' predictions and the frequencies of the original training data.
 """
 
 from __future__ import annotations

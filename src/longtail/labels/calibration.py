@@ -37,7 +37,7 @@ DOUBT = 0.01  # log losses are taken of probabilities within 0.01 and 0.99, else
 CHUNK = 2**20  # edges whose features are held at a time
 EDGES = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)  # of the reliability table, each with its right end; 1 has its own row
 # Shares of the promised relevance that must be real. Rules of thumb, set by hand so that two data sets (0.70, 0.61) and
-# their versions with 30 % of the label texts permuted (0.51, 0.43) fall on different sides; no other data has tested them.
+# their versions with 30 % of the label texts permuted (0.51, 0.43) fall on different sides; not tested on other data.
 HELPS, CAREFUL = 0.55, 0.2
 
 
