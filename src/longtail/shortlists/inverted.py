@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from sparse_dot_topn import sp_matmul_topn
 
 from longtail.errors import ModelError
-from longtail.types import Floats, Ints
+from longtail.types import Floats
 
+Rows: TypeAlias = NDArray[np.int64]  # numpy gathers and scatters by these without converting them first
 BLOCK = 1024  # queries of a batch that are multiplied at once
 SPARE = 12  # further rows asked for in a batch, so that ties at the cut are seen
 FEW = 200  # rows that are not worth thinning out
@@ -53,7 +54,7 @@ class Inverted:
 
     groups: tuple[sp.csr_array, ...]  # (R_g, V) each
     starts: NDArray[Any]  # (V * G + 1,) where the list of a word in a group begins
-    members: Ints  # rows of each list, numbered through all groups, largest impact first
+    members: Rows  # rows of each list, numbered through all groups, largest impact first
     impacts: Floats
 
     @classmethod
@@ -62,7 +63,7 @@ class Inverted:
         words, rows, impacts, lists, before = groups[0].shape[1], [], [], [], 0
         for place, group in enumerate(groups):
             lists.append(group.indices.astype(np.int64) * len(groups) + place)
-            rows.append(np.repeat(np.arange(before, before + group.shape[0], dtype=np.int32), np.diff(group.indptr)))
+            rows.append(np.repeat(np.arange(before, before + group.shape[0]), np.diff(group.indptr)))
             impacts.append(group.data)
             before += group.shape[0]
         number, member, impact = np.concatenate(lists), np.concatenate(rows), np.concatenate(impacts)
@@ -99,13 +100,13 @@ class Inverted:
         edges = [self.starts[words * count + place].tolist() for place in range(count + 1)]
         rare: list[list[int]] = []
         common: list[tuple[float, Floats, list[int]]] = []
-        touched: list[Ints] = []
+        touched: list[Rows] = []
         for word, weight, *cuts in zip(words.tolist(), weights.tolist(), *edges, strict=True):
             if word in self.common:
                 common.append((weight, self.common[word], cuts))
             elif cuts[0] < cuts[-1]:
                 listed = members[cuts[0] : cuts[-1]]
-                sums[listed] += np.float64(weight) * impacts[cuts[0] : cuts[-1]]
+                sums[listed] = sums.take(listed) + np.float64(weight) * impacts[cuts[0] : cuts[-1]]
                 touched.append(listed)
                 rare.append(cuts)
         try:
@@ -182,9 +183,9 @@ class Asked:
     def similarity(self, group: int, rows: NDArray[Any]) -> Floats:
         """Tell the similarity of chosen rows of a group."""
         rows = rows + self.index.bounds[group]
-        exact = self.index.sums[rows]
+        exact = self.index.sums.take(rows)
         for weight, column, _ in self.common:
-            exact += np.float64(weight) * column[rows]
+            exact += np.float64(weight) * column.take(rows)
         rounded: Floats = np.round(exact, 6).astype(np.float32)
         return rounded
 
@@ -207,18 +208,18 @@ class Asked:
         if enter:
             rows, exact = self._finish(seen + enter, long, n, floor)
         ranked = np.lexsort((rows, -exact))[:n]
-        return rows[ranked].astype(np.int64) - index.bounds[group], exact[ranked].astype(np.float32)
+        return rows[ranked] - index.bounds[group], exact[ranked].astype(np.float32)
 
-    def _reached(self, listed: Ints | None, long: list[Long], n: int) -> float:
+    def _reached(self, listed: Rows | None, long: list[Long], n: int) -> float:
         """Find a similarity that n rows of one list reach."""
         if listed is None:
             return 0.0
-        exact = self.index.sums[listed]
+        exact = self.index.sums.take(listed)
         for item in long:
-            exact += np.float64(item.weight) * item.column[listed]
+            exact += np.float64(item.weight) * item.column.take(listed)
         return float(np.partition(exact, len(exact) - n)[len(exact) - n]) - 1e-6
 
-    def _enter(self, long: list[Long], rest: float, floor: float) -> list[Ints]:
+    def _enter(self, long: list[Long], rest: float, floor: float) -> list[Rows]:
         """Read the lists of common words as far as a row that stands in no short list may still get in."""
         impacts, found, missed = self.index.impacts, [], 0.0
         for bound, weight, start, end, _ in long:
@@ -231,20 +232,20 @@ class Asked:
                 missed += weight * float(impacts[start + kept])
         return found
 
-    def _finish(self, lists: list[Ints], long: list[Long], n: int, floor: float) -> tuple[Ints, NDArray[np.float64]]:
+    def _finish(self, lists: list[Rows], long: list[Long], n: int, floor: float) -> tuple[Rows, NDArray[np.float64]]:
         """Add what the common words give to the rows of the lists; return the n best or a few more."""
         if not lists or n <= 0:
-            return np.zeros(0, np.int32), np.zeros(0)
+            return np.zeros(0, np.int64), np.zeros(0)
         rows = lists[0] if len(lists) == 1 else np.concatenate(lists)
-        exact = self.index.sums[rows]
+        exact = self.index.sums.take(rows)
         rest = sum(item.bound for item in long)
         for item in (None, *long):
             if item is not None:
-                exact += np.float64(item.weight) * item.column[rows]
+                exact += np.float64(item.weight) * item.column.take(rows)
                 rest -= item.bound
             if floor > rest and len(rows) > FEW:  # leave out what the words still to come cannot lift among the n best
                 hopeful = np.flatnonzero(exact >= floor - rest - 1e-6)
-                rows, exact = rows[hopeful], exact[hopeful]
+                rows, exact = rows.take(hopeful), exact.take(hopeful)
         enough = n * len(lists)  # a row stands at most once in each list, so that many entries hold at least n rows
         if len(rows) > 2 * enough:
             kept = np.flatnonzero(exact >= np.partition(exact, len(exact) - enough)[len(exact) - enough] - 1e-6)
