@@ -138,8 +138,9 @@ def show_evaluation(title: str, result: Evaluation) -> None:
     ks = list(dict.fromkeys(key.split("@")[1] for key in result.values))
     table(title, ("metric, %", *(f"@{k}" for k in ks)), [(n, *(result.values[f"{n}@{k}"] for k in ks)) for n in names])
     rows = [(b.name, f"{b.labels:,}", b.frequency, *b.contribution.values(), *b.recall.values()) for b in result.bins]
-    heads = [f"to P@{k}" for k in ks] + [f"recall@{k}" for k in ks]
-    table("Head to tail, equal volume", ("bin", "labels", "points per label", *heads), rows)
+    heads = [f"P@{k}" for k in ks] + [f"R@{k}" for k in ks]
+    note = "P: what the bin adds to P@k. R: how much of the bin's own labels is found."
+    table("Head to tail, bins of equal volume", ("bin", "labels", "points each", *heads), rows, note=note)
 
 
 def recipes(json: Json = False) -> None:
@@ -193,20 +194,14 @@ def show_predictions(model: Model, data: Dataset, k: int, examples: int = 10) ->
     names, texts = data.labels.ids or data.labels.texts, some.ids or some.texts
     if names is None or texts is None:
         return
-    shown = []
+    say("")
+    typer.echo(f"{examples} test points: what 'See Also' says (✓ the authors wrote it too)")
     for place, point in enumerate(texts):
         truth = set(some.targets[[place]].indices.tolist())
-        marked = [("[green]✓[/green] " if label in truth else "  ") + names[label] for label, _, _ in top[place]]
-        missed = [names[label] for label in sorted(truth - {label for label, _, _ in top[place]})]
-        shown.append((point, "\n".join(marked), "\n".join(missed)))
-    from rich.console import Console
-    from rich.table import Table
-
-    drawn = Table(
-        title="Ten test points: what 'See Also' should say", title_justify="left", title_style="bold", show_lines=True
-    )
-    for column in ("object", "predicted (✓ the authors agree)", "missed"):
-        drawn.add_column(column, overflow="fold")
-    for row in shown:
-        drawn.add_row(*row)
-    Console(highlight=False).print(drawn)
+        found = [label for label, _, _ in top[place]]
+        marked = [("✓ " if label in truth else "") + names[label] for label in found]
+        missed = [names[label] for label in sorted(truth - set(found))]
+        typer.echo(f"\n{point}")
+        typer.echo("   predicted  " + "\n              ".join(marked))
+        if missed:
+            typer.echo("   missed     " + "\n              ".join(missed))
