@@ -36,7 +36,8 @@ test-all: setup  ## the slow tests too
 	$(BIN)/pytest --slow
 
 bench: setup  ## timings; ratios mean more than seconds on a shared machine
-	$(BIN)/pytest bench --benchmark-only --benchmark-disable-gc -s
+	$(BIN)/pytest bench/test_*.py --benchmark-only --benchmark-disable-gc -s
+	$(BIN)/python bench/million.py
 
 docs: setup  ## check that the snippets in README and docs run, and remake the command reference
 	$(BIN)/pytest tests/test_docs.py
