@@ -17,7 +17,8 @@ INSIDE = {
     "data": ["problems", "dataset", "tokens", "docstrings", "statistics", "queries", "demo", "formats", "check"],
     "labels": ["propensity", "blocks", "walk", "graph", "curves", "calibration", "lookup"],
     "augment": ["soft", "gandalf", "labelmix"],
-    "shortlists": ["inverted", "lexical"],
+    "shortlists": ["inverted", "lexical", "vectors", "blend", "pool"],
+    "training": ["tables", "checkpoint", "loop", "network"],
 }
 
 

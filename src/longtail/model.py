@@ -18,13 +18,17 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from longtail.data.dataset import Labels, Split
+from longtail.data.tokens import Words
 from longtail.errors import DataError, ModelError
 from longtail.files import read_json, whole_folder, write_json
 from longtail.recipe import Recipe, recipe_of
+from longtail.shortlists.blend import blended
 from longtail.shortlists.lexical import Lexical, LexicalIndex
-from longtail.types import LabelMatrix, Texts, TopK
+from longtail.shortlists.vectors import VectorIndex
+from longtail.types import LabelMatrix, Texts, TopK, best_of
 
 SCHEMA = 1
+BLOCK = 1024  # texts scored at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +40,9 @@ class Model:
     frequencies: NDArray[np.int64]  # (L,) points of each label in the original training data
     points: int  # of the original training data
     dataset: str  # its name
-    lexical: LexicalIndex
+    words: Words
+    lexical: LexicalIndex | None = None
+    vectors: VectorIndex | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -49,13 +55,26 @@ class Model:
         asked = list(texts)
         if k < 1:
             raise DataError(f"k is {k}", remedy="ask for at least one label")
+        if exclude is not None and exclude.shape != (len(asked), len(self.labels)):
+            raise DataError(f"exclude is {exclude.shape}", remedy=f"give ({len(asked)}, {len(self.labels)})")
         spare = 0 if exclude is None or exclude.nnz == 0 else int(np.diff(exclude.indptr).max())
-        top = self.lexical.top(asked, min(k + spare, len(self.labels)), self.labels.texts)
-        if exclude is not None:
-            if exclude.shape != (len(asked), len(self.labels)):
-                raise DataError(f"exclude is {exclude.shape}", remedy=f"give ({len(asked)}, {len(self.labels)})")
-            top = top.without(exclude, k)
-        return top
+        top = self._top(asked, min(k + spare, len(self.labels)))
+        return top if exclude is None else top.without(exclude, min(k, len(self.labels)))
+
+    def _top(self, texts: list[str], k: int) -> TopK:
+        """Score by words, by vectors, or by both."""
+        if self.vectors is None:
+            if self.lexical is None:
+                raise ModelError(f"{self.recipe.name} has neither words nor vectors to score with; train again")
+            return self.lexical.top(texts, k, self.labels.texts)
+        blend = self.recipe.blend or 0.0
+        blocks = [
+            best_of(blended(self.vectors, self.lexical, texts[start : start + BLOCK], k, blend), k)
+            for start in range(0, len(texts), BLOCK)
+        ]
+        labels = np.vstack([block.labels for block in blocks]) if blocks else np.zeros((0, k), np.int32)
+        scores = np.vstack([block.scores for block in blocks]) if blocks else np.zeros((0, k), np.float32)
+        return TopK(labels, scores, self.labels.texts)
 
     def predict_split(self, split: Split, k: int = 5) -> TopK:
         """Predict the points of a split; its excluded pairs are left out."""
@@ -74,7 +93,10 @@ class Model:
                 if texts is not None:
                     columns[name] = texts.array
             pq.write_table(pa.table(columns), folder / "labels.parquet")
-            self.lexical.save(folder)
+            self.words.save(folder)
+            for part in (self.lexical, self.vectors):
+                if part is not None:
+                    part.save(folder)
             write_json(folder / "metrics.json", self.metrics)
             (folder / "README.md").write_text(self.card(), encoding="utf-8")
             config = {"schema": SCHEMA, "recipe": self.recipe.dump(), "labels": len(self.labels), "points": self.points}
@@ -96,14 +118,20 @@ class Model:
             held = {name: Texts(table[name]) for name in ("text", "id") if name in table.column_names}
             labels = Labels(int(config["labels"]), held.get("text"), held.get("id"))
             recipe = recipe_of(config["recipe"])
-            if not isinstance(recipe.lexical, Lexical):
-                raise ModelError(f"{folder}: the recipe has no lexical part; train again")
-            lexical = LexicalIndex.load(folder, recipe.lexical)
+            words, lexical, vectors = Words.load(folder), None, None
+            if isinstance(recipe.lexical, Lexical):
+                lexical = LexicalIndex.load(folder, words, recipe.lexical)
+            if recipe.encoder is not None:
+                vectors = VectorIndex.load(folder, words)
             frequencies = table["frequency"].to_numpy()
-            if not len(labels) == len(frequencies) == lexical.targets.shape[1] == lexical.near.groups[0].shape[0]:
+            counts = {len(labels), len(frequencies)}
+            counts |= {lexical.targets.shape[1], lexical.near.groups[0].shape[0]} if lexical else set()
+            counts |= {len(vectors.labels)} if vectors else set()
+            if len(counts) > 1:
                 raise ModelError(f"{folder}: its files disagree on the number of labels; train again")
             metrics = read_json(folder / "metrics.json")
-            return cls(recipe, labels, frequencies, int(config["points"]), str(config["dataset"]), lexical, metrics)
+            points, dataset = int(config["points"]), str(config["dataset"])
+            return cls(recipe, labels, frequencies, points, dataset, words, lexical, vectors, metrics)
         except (KeyError, TypeError, ValueError, AttributeError, OSError, pa.ArrowException) as reason:
             raise ModelError(f"{folder}: damaged ({reason}); train again") from None
 

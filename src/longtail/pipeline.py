@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 
 from longtail.data.dataset import Split
-from longtail.data.tokens import WORD
+from longtail.data.tokens import WORD, Words
 from longtail.errors import DataError, RecipeError
 from longtail.labels.propensity import Propensity, frequencies
 from longtail.metrics import Evaluation
 from longtail.metrics import evaluate as measure
 from longtail.model import Model
 from longtail.recipe import Recipe, find_recipe
+from longtail.shortlists.blend import choose_blend
 from longtail.shortlists.lexical import Lexical
+from longtail.shortlists.vectors import VectorIndex
+
+Step = Callable[[str, int, int], None]
+HELD, MOST_HELD, FEW = 0.05, 3000, 200  # points held out to choose a blend; too few points to hold any out
 
 
 @runtime_checkable
@@ -30,8 +36,10 @@ class MakesPoints(Protocol):
         """Return more or other training points."""
 
 
-def fit(recipe: str | Recipe, train: Split) -> Model:
+def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, progress: Step | None = None) -> Model:
     """Fit a recipe, by name or value, to the training points.
+
+    `scratch` is a folder for checkpoints: a run that was stopped continues there. `progress` is told how far it is.
 
     >>> from longtail.data.dataset import from_rows
     >>> data = from_rows({"train": (["red cat", "old dog"], [[0], [1]])}, label_texts=["cat", "dog"])
@@ -41,18 +49,58 @@ def fit(recipe: str | Recipe, train: Split) -> Model:
     recipe = find_recipe(recipe)
     if len(train) == 0 or len(train.labels) == 0:
         raise DataError("there is nothing to learn from: no points or no labels", remedy="check the training file")
-    original, parts = train, []
+    if recipe.encoder is None and recipe.lexical is None:
+        raise RecipeError(f"{recipe.name}: no part of this recipe makes scores")
+    words = Words.fit(train.need_texts(recipe.name), train.labels.texts or [])
+    recipe, whole = _augmented(recipe, train)
+    vectors = lexical = None
+    if recipe.encoder is not None:
+        recipe, vectors = _trained(recipe, train, words, scratch, progress)
+    if isinstance(recipe.lexical, Lexical):
+        lexical = recipe.lexical.fit(whole, words, seed=recipe.seed)
+        recipe = replace(recipe, lexical=lexical.settings)
+    counts, labels = frequencies(train.targets), replace(train.labels, features=None)
+    return Model(recipe, labels, counts, len(train), train.dataset, words, lexical, vectors)
+
+
+def _augmented(recipe: Recipe, train: Split) -> tuple[Recipe, Split]:
+    """Let the augmentations settle what they learn from the points, and make theirs."""
+    parts = []
     for part in recipe.augment:
         if not isinstance(part, MakesPoints):
-            raise RecipeError(f"{recipe.name}: {part.part} needs a model that trains in batches")
+            raise RecipeError(f"{recipe.name}: {part.part} needs a model that mixes batches; no recipe here does yet")
         parts.append(part.fit(train, seed=recipe.seed))
         train = parts[-1].augment(train, seed=recipe.seed)
-    if not isinstance(recipe.lexical, Lexical):
-        raise RecipeError(f"{recipe.name}: no part of this recipe makes scores")
-    lexical = recipe.lexical.fit(train, seed=recipe.seed)
-    recipe = replace(recipe, augment=tuple(parts), lexical=lexical.settings)
-    counts = frequencies(original.targets)
-    return Model(recipe, replace(original.labels, features=None), counts, len(original), original.dataset, lexical)
+    return replace(recipe, augment=tuple(parts)), train
+
+
+def _trained(
+    recipe: Recipe, train: Split, words: Words, scratch: Path | None, progress: Step | None
+) -> tuple[Recipe, VectorIndex]:
+    """Train the network; where words are blended in, hold some points out and choose by them how much."""
+    from longtail.training.checkpoint import Checkpoint  # noqa: PLC0415  (torch is imported by recipes that train)
+    from longtail.training.loop import train as run  # noqa: PLC0415
+    from longtail.training.network import BagNetwork, plan_of  # noqa: PLC0415
+
+    plan = plan_of(recipe)
+    blends = isinstance(recipe.lexical, Lexical) and recipe.blend is None and len(train) >= FEW
+    kept, held = train.divide(HELD, seed=recipe.seed, most=MOST_HELD) if blends else (train, train)
+    _, points = _augmented(recipe, kept)
+    names = words.bag(train.labels.texts or [""] * len(train.labels))
+    network = BagNetwork(plan, words, points, names, seed=recipe.seed)
+    checkpoint = log = None
+    if scratch is not None:
+        scratch.mkdir(parents=True, exist_ok=True)
+        checkpoint = Checkpoint(
+            scratch / "checkpoint.safetensors", {"recipe": recipe.dump(), "data": train.fingerprint}
+        )
+        log = scratch / "log.csv"
+    run(network, len(points), plan.training, seed=recipe.seed, checkpoint=checkpoint, log=log, progress=progress)
+    vectors = network.index()
+    if blends and isinstance(recipe.lexical, Lexical):
+        lexical = recipe.lexical.fit(points, words, seed=recipe.seed)
+        recipe = replace(recipe, lexical=lexical.settings, blend=choose_blend(vectors, lexical, held))
+    return recipe, vectors
 
 
 def evaluate(

@@ -10,7 +10,7 @@ import dataclasses
 import importlib
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 import pydantic
 from pydantic.dataclasses import dataclass as checked
@@ -18,11 +18,16 @@ from pydantic.dataclasses import dataclass as checked
 from longtail.errors import RecipeError, nearest
 
 PARTS = {
+    "bag": "longtail.encoders.bag:Bag",
+    "pool": "longtail.shortlists.pool:Pool",
+    "linear": "longtail.classifiers.linear:Linear",
+    "training": "longtail.training.loop:Training",
     "lexical": "longtail.shortlists.lexical:Lexical",
     "gandalf": "longtail.augment.gandalf:Gandalf",
     "labelmix": "longtail.augment.labelmix:LabelMix",
 }
 RECIPES = {
+    "frugal": "longtail.recipes.frugal:frugal",
     "knn": "longtail.recipes.knn:knn",
 }
 Made = TypeVar("Made", bound="Part")
@@ -71,7 +76,13 @@ class Recipe(Part):
     name: str
     seed: int = pydantic.Field(default=0, ge=0)
     augment: tuple[Part, ...] = ()
+    encoder: Part | None = None
+    shortlist: Part | None = None
+    classifier: Part | None = None
+    loss: Literal["bce", "decoupled"] = "decoupled"
+    training: Part | None = None
     lexical: Part | None = None
+    blend: float | None = pydantic.Field(default=None, ge=0)  # of lexical scores into those of vectors; None: validate
 
 
 def part_of(value: Mapping[str, Any]) -> Part:

@@ -61,5 +61,5 @@ def test_save_and_load(tmp_path):
     data = from_rows({"train": (["red cat", "old dog"], [[0], [1]])}, label_texts=["cat", "dog"])
     index = Lexical(neighbours=1, power=1, share=0.5).fit(data.train)
     index.save(tmp_path)
-    again = LexicalIndex.load(tmp_path, index.settings)
+    again = LexicalIndex.load(tmp_path, index.words, index.settings)
     assert again.one("dog", 2)[0].tolist() == index.one("dog", 2)[0].tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -57,11 +58,17 @@ def train(
         emit({"memory_bytes": needs.memory_bytes, "disk_bytes": needs.disk_bytes, "seconds": round(needs.seconds, 1)})
         return
     say(f"about {size(needs.memory_bytes)} of memory, {size(needs.disk_bytes)} on disk, {needs.seconds:.0f} s")
-    with progress(f"fitting {settings.name} to {len(loaded.train):,} points and {len(loaded.labels):,} labels"):
-        model = fit(settings, loaded.train)
+    scratch = out.with_name(out.name + ".unfinished")
+    if force:
+        shutil.rmtree(scratch, ignore_errors=True)
+    elif scratch.exists():
+        say(f"continuing the unfinished run in {scratch}")
+    with progress(f"fitting {settings.name} to {len(loaded.train):,} points and {len(loaded.labels):,} labels") as step:
+        model = fit(settings, loaded.train, scratch=scratch, progress=step)
         if "validation" in loaded.splits:
             model.metrics.update(evaluate(model, loaded.validation).to_dict())
     model.save(out, force=force)
+    shutil.rmtree(scratch, ignore_errors=True)
     say(f"wrote {out}")
 
 

@@ -53,12 +53,18 @@ class Split:
     features: sp.csr_array | None = None  # (N, V), only where a file has no texts
     dataset: str = ""  # the name of the data set it belongs to
     augmented: NDArray[np.bool_] | None = None  # (N,) which points an augmentation made; never written to disk
+    source: Split | None = None  # the split before any augmentation: what frequencies, graphs and bins are counted on
 
     def __len__(self) -> int:
         return int(self.targets.shape[0])
 
     def __repr__(self) -> str:
         return f"Split({self.name}: {len(self)} points, {len(self.labels)} labels)"
+
+    @property
+    def original(self) -> Split:
+        """The split before any augmentation."""
+        return self.source or self
 
     def need_texts(self, what: str) -> Texts:
         """Return the texts, or say why `what` cannot work without them."""
@@ -68,6 +74,19 @@ class Split:
                 remedy="load a layout with raw texts (jsonl, parquet, csv, xmc-json …)",
             )
         return self.texts
+
+    def parts(self) -> Iterable[tuple[str, Texts | sp.csr_array | None]]:
+        """Name every text column and matrix."""
+        yield f"{self.name}.text", self.texts
+        yield f"{self.name}.id", self.ids
+        yield f"{self.name}.features", self.features
+        yield f"{self.name}.targets", self.targets
+        yield f"{self.name}.excluded", self.excluded
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash the points and the texts of the labels."""
+        return _digest([*self.parts(), ("labels.text", self.labels.texts)])
 
     def named(self, name: str) -> Split:
         """Give it another name."""
@@ -149,12 +168,7 @@ class Dataset:
     @cached_property
     def fingerprint(self) -> str:
         """Hash the content: texts, ids, features, targets and excluded pairs, but not names or formats."""
-        digest = hashlib.sha256(b"longtail-1")
-        for name, value in sorted(self._parts()):
-            digest.update(name.encode())
-            for piece in _pieces(value):
-                digest.update(hashlib.sha256(piece).digest())
-        return digest.hexdigest()[:32]
+        return _digest(self._parts())
 
     def _parts(self) -> Iterable[tuple[str, Texts | sp.csr_array | None]]:
         """Name every text column and matrix."""
@@ -163,11 +177,7 @@ class Dataset:
         yield "labels.features", self.labels.features
         yield "vocabulary.text", self.vocabulary
         for split in self.splits.values():
-            yield f"{split.name}.text", split.texts
-            yield f"{split.name}.id", split.ids
-            yield f"{split.name}.features", split.features
-            yield f"{split.name}.targets", split.targets
-            yield f"{split.name}.excluded", split.excluded
+            yield from split.parts()
 
     def with_splits(self, *splits: Split) -> Dataset:
         """Replace the splits."""
@@ -257,6 +267,16 @@ def from_rows(
         targets = sp.csr_array((np.ones(len(indices), np.float32), indices, indptr), shape=shape)
         made[split] = Split(split, labels, targets, no_pairs(shape), Texts(texts))
     return Dataset(labels, made, name)
+
+
+def _digest(parts: Iterable[tuple[str, Texts | sp.csr_array | None]]) -> str:
+    """Hash named values, whatever their order."""
+    digest = hashlib.sha256(b"longtail-1")
+    for name, value in sorted(parts, key=lambda part: part[0]):
+        digest.update(name.encode())
+        for piece in _pieces(value):
+            digest.update(hashlib.sha256(piece).digest())
+    return digest.hexdigest()[:32]
 
 
 def _pieces(value: Texts | sp.csr_array | None) -> Iterable[bytes | memoryview]:

@@ -40,13 +40,13 @@ class Lexical(Part):
     power: float | None = Field(default=None, gt=0)
     share: float | None = Field(default=None, ge=0, le=1)
 
-    def fit(self, train: Split, *, seed: int = 0) -> LexicalIndex:
+    def fit(self, train: Split, words: Words | None = None, *, seed: int = 0) -> LexicalIndex:
         """Index the label texts and the training points; choose on validation what is not set."""
         texts = train.need_texts("the lexical index")
         names = train.labels.texts
         if names is None and (self.share or 0) > 0:
             raise DataError("the labels have no texts", remedy="set lexical.share=0 to use training points only")
-        words = Words.fit(texts, names or [])
+        words = words or Words.fit(texts, names or [])
         points, labels = words.bag(texts), words.bag(names or [""] * len(train.labels))
         chosen = self
         if None in (self.neighbours, self.power, self.share):
@@ -134,15 +134,14 @@ class LexicalIndex:
         return sp.csr_array(weights @ self.targets)
 
     def save(self, folder: Path) -> None:
-        """Write the index into a model folder."""
-        self.words.save(folder)
+        """Write the index into a model folder; the words are written by their owner."""
         write_arrays(folder / "lexical.safetensors", named_matrix("targets", self.targets) | self.near.arrays())
 
     @classmethod
-    def load(cls, folder: Path, settings: Lexical) -> LexicalIndex:
+    def load(cls, folder: Path, words: Words, settings: Lexical) -> LexicalIndex:
         """Open what `save` wrote."""
         held = read_arrays(folder / "lexical.safetensors")
-        return cls(Words.load(folder), Inverted.of_arrays(held, 2), matrix_of(held, "targets"), settings)
+        return cls(words, Inverted.of_arrays(held, 2), matrix_of(held, "targets"), settings)
 
 
 def sparse_rows(columns: NDArray[Any], values: NDArray[Any], shape: tuple[int, int]) -> sp.csr_array:

@@ -1,0 +1,1 @@
+"""VECTORS × CANDIDATES → SCORES."""

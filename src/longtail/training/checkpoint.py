@@ -1,0 +1,59 @@
+"""WEIGHTS ↔ CHECKPOINT: one file, replaced whole, that a killed run continues from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from longtail.errors import DataError
+from longtail.files import read_arrays, write_arrays
+from longtail.training.tables import Table
+
+
+class Checkpoint:
+    """A checkpoint of the run that `identity` describes; one of another run is refused."""
+
+    def __init__(self, path: Path, identity: dict[str, Any]) -> None:
+        self.path, self.identity = path, json.dumps(identity, sort_keys=True)
+
+    def save(self, step: int, tables: dict[str, Table], dense: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+        """Write everything that the next step depends on."""
+        arrays: dict[str, NDArray[Any]] = {"step": np.array([step])}
+        arrays["identity"] = np.frombuffer(self.identity.encode(), np.uint8)
+        for name, table in tables.items():
+            arrays |= table.arrays(f"table.{name}")
+        arrays |= {f"dense.{name}": value.numpy() for name, value in dense.state_dict().items()}
+        for place, state in optimiser.state_dict()["state"].items():
+            arrays |= {f"adam.{place}.{name}": np.asarray(value) for name, value in state.items()}
+        write_arrays(self.path, {name: np.atleast_1d(array) for name, array in arrays.items()})
+
+    def restore(self, tables: dict[str, Table], dense: nn.Module, optimiser: torch.optim.Optimizer) -> int:
+        """Continue from the file, if there is one; returns the steps that are done."""
+        if not self.path.exists():
+            return 0
+        held = {name: np.array(array) for name, array in read_arrays(self.path).items()}
+        if held["identity"].tobytes() != self.identity.encode():
+            raise DataError(
+                "an unfinished run with other settings or data is here", file=self.path.parent,
+                remedy="run it again with the same settings, pass --force to start anew, or choose another --out",
+            )  # fmt: skip
+        for name, table in tables.items():
+            table.restore(held, f"table.{name}")
+        shapes = {name: value.shape for name, value in dense.state_dict().items()}
+        dense.load_state_dict({n: torch.from_numpy(held[f"dense.{n}"]).reshape(shape) for n, shape in shapes.items()})
+        state: dict[int, dict[str, torch.Tensor]] = {}
+        parameters = list(dense.parameters())
+        for name, array in held.items():
+            if name.startswith("adam."):
+                _, place, field = name.split(".")
+                value = torch.from_numpy(array)
+                value = value.reshape(()) if field == "step" else value.reshape(parameters[int(place)].shape)
+                state.setdefault(int(place), {})[field] = value
+        optimiser.load_state_dict(optimiser.state_dict() | {"state": state})
+        return int(held["step"][0])

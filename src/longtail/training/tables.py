@@ -1,0 +1,68 @@
+"""ROWS + GRADIENTS → ROWS: tables of which a step reads and changes only the rows that it uses.
+
+`adam` keeps two moments per entry and updates them lazily, `adagrad` keeps one number per row. Cost and memory traffic
+of a step grow with the rows of the batch, never with the table.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Optimiser = Literal["adam", "adagrad"]
+FADE, FADE_SQUARE, TINY = 0.9, 0.999, 1e-8
+
+
+class Table:
+    """A matrix (R, D), or a vector (R,), with the state of its optimiser."""
+
+    def __init__(self, values: Tensor, optimiser: Optimiser = "adam") -> None:
+        self.values, self.optimiser = values, optimiser
+        adam = optimiser == "adam"
+        self.state = [torch.zeros_like(values), torch.zeros_like(values)] if adam else [torch.zeros(len(values))]
+        self.rows = torch.zeros(0, dtype=torch.int64)
+        self.leaf = values[:0]
+
+    def gather(self, rows: NDArray[np.int64]) -> Tensor:
+        """Take rows for one step; their gradient is wanted."""
+        self.rows = torch.from_numpy(rows)
+        self.leaf = self.values.index_select(0, self.rows).requires_grad_()
+        return self.leaf
+
+    @torch.no_grad()
+    def step(self, rate: float, number: int) -> None:
+        """Change the gathered rows by their gradient; `number` counts the steps from one."""
+        gradient = self.leaf.grad
+        if gradient is None or rate == 0:
+            return
+        old = self.leaf.detach()
+        if self.optimiser == "adam":
+            first, second = (part.index_select(0, self.rows) for part in self.state)
+            first.lerp_(gradient, 1 - FADE)
+            second.mul_(FADE_SQUARE).addcmul_(gradient, gradient, value=1 - FADE_SQUARE)
+            self.state[0].index_copy_(0, self.rows, first)
+            self.state[1].index_copy_(0, self.rows, second)
+            scale = rate * (1 - FADE_SQUARE**number) ** 0.5 / (1 - FADE**number)
+            new = old.addcdiv(first, second.sqrt_().add_(TINY), value=-scale)
+        else:
+            squares = gradient.square()
+            total = self.state[0].index_select(0, self.rows) + (squares.mean(dim=1) if squares.dim() > 1 else squares)
+            self.state[0].index_copy_(0, self.rows, total)
+            divisor = total.sqrt().add_(TINY)
+            new = old.addcdiv(gradient, divisor[:, None] if squares.dim() > 1 else divisor, value=-rate)
+        self.values.index_copy_(0, self.rows, new)
+
+    def arrays(self, name: str) -> dict[str, NDArray[np.float32]]:
+        """Name values and state for a checkpoint."""
+        held = {f"{name}.values": self.values.numpy()}
+        return held | {f"{name}.state{place}": part.numpy() for place, part in enumerate(self.state)}
+
+    def restore(self, held: dict[str, NDArray[np.float32]], name: str) -> None:
+        """Take values and state from a checkpoint."""
+        self.values.copy_(torch.from_numpy(np.array(held[f"{name}.values"])))
+        for place, part in enumerate(self.state):
+            part.copy_(torch.from_numpy(np.array(held[f"{name}.state{place}"])))
