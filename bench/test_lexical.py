@@ -9,13 +9,15 @@ import pytest
 from conftest import shared_data
 
 from longtail.data.formats import load
+from longtail.data.tokens import Words
 from longtail.shortlists.lexical import Lexical
 
 
 @pytest.fixture(scope="module")
 def case():
     data = load(shared_data("LF-MSDocsSeeAlsoTitles-87K"))
-    return Lexical(neighbours=20, power=8.0, share=0.35).fit(data.train), data.test.texts[:2000].tolist()
+    words = Words.fit(data.train.texts, data.labels.texts)
+    return Lexical(neighbours=20, power=8.0, share=0.35).fit(data.train, words), data.test.texts[:2000].tolist()
 
 
 def test_single_query(benchmark, case):

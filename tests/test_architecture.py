@@ -18,7 +18,8 @@ INSIDE = {
     "labels": ["propensity", "blocks", "walk", "graph", "curves", "calibration", "lookup"],
     "augment": ["soft", "gandalf", "labelmix"],
     "shortlists": ["inverted", "lexical", "vectors", "blend", "pool"],
-    "training": ["tables", "checkpoint", "loop", "network"],
+    "training": ["settings", "tables", "checkpoint", "loop", "network"],
+    "encoders": ["bag", "layers"],
 }
 
 

@@ -68,6 +68,31 @@ def test_train_predict_evaluate(folder):
     assert "P" in run("evaluate", out, "--data", data, "--split", "train").stdout
 
 
+def test_the_seed_is_taken_from_either_place(folder):
+    for flags, seed in ((["--set", "seed=5"], 5), (["--set", "seed=5", "--seed", "6"], 6), ([], 0)):
+        out = folder / f"seed{seed}"
+        assert run("train", "knn", "--data", folder / "d", "--out", out, *flags).returncode == 0
+        assert json.loads((out / "config.json").read_text())["recipe"]["seed"] == seed
+
+
+def test_an_empty_folder_is_a_fine_place_for_a_model(folder):
+    (folder / "empty").mkdir()
+    assert run("train", "knn", "--data", folder / "d", "--out", folder / "empty").returncode == 0
+
+
+def test_names_are_never_read_as_markup(tmp_path):
+    odd = tmp_path / "b[/x]"
+    odd.mkdir()
+    (odd / "trn.jsonl").write_text('{"text": "a", "labels": ["array[/b] x", "uniform[1234][fi][v]()"]}\n')
+    done = run("data", "info", odd)
+    assert done.returncode == 0, done.stderr
+    assert "b[/x]" in done.stdout
+
+
+def test_version():
+    assert run("--version").stdout.startswith("longtail 0.")
+
+
 def test_dry_run_writes_nothing(folder):
     done = run("train", "knn", "--data", folder / "d", "--out", folder / "dry", "--dry-run")
     assert set(json.loads(done.stdout)) == {"memory_bytes", "disk_bytes", "seconds"}

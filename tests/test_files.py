@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -45,9 +46,47 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
         (partial / "a").write_text("1")
     with pytest.raises(DataError, match="--force"), whole_folder(target):
         pass
+    (target / "config.json").write_text("{}")
     with whole_folder(target, force=True) as partial:
         (partial / "b").write_text("2")
     assert [path.name for path in target.iterdir()] == ["b"]
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_force_never_replaces_what_longtail_did_not_write(tmp_path, monkeypatch):
+    target = tmp_path / "project"
+    target.mkdir()
+    (target / "thesis.tex").write_text("years of work")
+    with pytest.raises(DataError, match="other things"), whole_folder(target, force=True):
+        pass
+    assert (target / "thesis.tex").read_text() == "years of work"
+    monkeypatch.chdir(target)
+    with pytest.raises(DataError), whole_folder(".", force=True):
+        pass
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for name in ("trn.jsonl.gz", "lbl.jsonl.gz", "tst_filter.txt", "train_raw_ids.txt"):
+        (mine / name).write_text("")
+    with whole_folder(mine, force=True) as partial:
+        (partial / "x").write_text("")
+    assert [path.name for path in mine.iterdir()] == ["x"]
+
+
+def test_a_failed_swap_puts_the_old_folder_back(tmp_path, monkeypatch):
+    target = tmp_path / "run"
+    target.mkdir()
+    (target / "config.json").write_text("old")
+    real = Path.replace
+
+    def fails(self, other):
+        if Path(other) == target and not self.name.endswith(".old"):
+            raise OSError("no")
+        return real(self, other)
+
+    monkeypatch.setattr(Path, "replace", fails)
+    with pytest.raises(OSError, match="no"), whole_folder(target, force=True) as partial:
+        (partial / "config.json").write_text("new")
+    assert (target / "config.json").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -45,27 +46,48 @@ def whole_file(path: str | Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+OURS = ("config.json", "dataset.json", "augmentation.json")  # a folder with one of these was written by longtail
+DATA = re.compile(  # the files of a data set, in any format that longtail writes
+    r"(trn|tst|val|train|test|valid|validation|dev|lbl|labels?|filter_labels_\w+|Y|X|Yf|Xf|Z)\b.*|\w+_(raw_ids|filter|X|texts|labels)\..*"
+)
+
+
 @contextmanager
 def whole_folder(path: str | Path, *, force: bool = False) -> Iterator[Path]:
-    """Yield a temporary folder beside `path`; move it there when the block succeeds, remove it when it fails."""
-    path = Path(path)
-    if path.exists() and not force and (path.is_file() or any(path.iterdir())):
-        raise DataError("exists already", file=path, remedy="choose another folder or pass --force")
+    """Yield a temporary folder beside `path`; move it there when the block succeeds, remove it when it fails.
+
+    With `force` a folder that longtail wrote is replaced; any other content is never touched.
+    """
+    path = Path(path).absolute()
+    if path.exists() and (path.is_file() or any(path.iterdir())):
+        if not force:
+            raise DataError("exists already", file=path, remedy="choose another folder or pass --force")
+        if path.is_file() or not _written_by_us(path) or Path.cwd().is_relative_to(path.resolve()):
+            raise DataError("holds other things than longtail writes", file=path, remedy="choose another folder")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    old = partial / ".replaced"
     try:
         yield partial
         partial.chmod(0o755)
-        if path.is_dir():
-            old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-            path.replace(old / "replaced")
+        old = path.with_name(f"{partial.name}.old")
+        if path.exists():
+            path.replace(old)
+        try:
             partial.replace(path)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-            partial.replace(path)
+        except OSError:
+            if old.exists():
+                old.replace(path)
+            raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _written_by_us(folder: Path) -> bool:
+    """Tell whether a folder is a model, a stored data set, or holds only files of a data set."""
+    names = [entry.name for entry in folder.iterdir()]
+    return any(name in OURS for name in names) or all(DATA.fullmatch(name) for name in names)
 
 
 def write_json(path: str | Path, value: object) -> None:

@@ -7,6 +7,7 @@ metrics.json and README.md (a model card). Nothing in it is ever executed.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from longtail.data.dataset import Labels, Split
 from longtail.data.tokens import Words
-from longtail.errors import DataError, ModelError
+from longtail.errors import DataError, ModelError, RecipeError
 from longtail.files import read_json, whole_folder, write_json
 from longtail.recipe import Recipe, recipe_of
 from longtail.shortlists.blend import blended
@@ -83,6 +84,11 @@ class Model:
                 f"the data has {len(split.labels)} labels, the model {len(self.labels)}",
                 remedy="evaluate on the data set that the model was trained for",
             )
+        if split.labels.texts is not None and self.labels.texts is not None and split.labels.texts != self.labels.texts:
+            raise DataError(
+                "the labels of the data are not those of the model: their texts differ",
+                remedy="give both the same label file, so that label ids mean the same",
+            )
         return self.predict(split.need_texts("predict"), k, exclude=split.excluded)
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
@@ -100,8 +106,11 @@ class Model:
             write_json(folder / "metrics.json", self.metrics)
             (folder / "README.md").write_text(self.card(), encoding="utf-8")
             config = {"schema": SCHEMA, "recipe": self.recipe.dump(), "labels": len(self.labels), "points": self.points}
-            sums = {file.name: _checksum(file) for file in sorted(folder.iterdir())}
-            write_json(folder / "config.json", config | {"dataset": self.dataset, "files": sums})
+            config |= {
+                "dataset": self.dataset,
+                "files": {file.name: _checksum(file) for file in sorted(folder.iterdir())},
+            }
+            write_json(folder / "config.json", config | {"checksum": _seal(config)})
 
     @classmethod
     def load(cls, path: str | Path) -> Model:
@@ -110,6 +119,8 @@ class Model:
         config = read_json(folder / "config.json")
         if config.get("schema") != SCHEMA:
             raise ModelError(f"{folder}: schema {config.get('schema')!r}, this version reads {SCHEMA}; train again")
+        if config.get("checksum") != _seal({name: value for name, value in config.items() if name != "checksum"}):
+            raise ModelError(f"{folder / 'config.json'}: changed since it was written; train again or copy it again")
         try:
             for name, expected in config["files"].items():
                 if Path(name).name != name or _checksum(folder / name) != expected:
@@ -132,6 +143,8 @@ class Model:
             metrics = read_json(folder / "metrics.json")
             points, dataset = int(config["points"]), str(config["dataset"])
             return cls(recipe, labels, frequencies, points, dataset, words, lexical, vectors, metrics)
+        except RecipeError as reason:
+            raise ModelError(f"{folder}: a recipe that this version does not know ({reason}); train again") from None
         except (KeyError, TypeError, ValueError, AttributeError, OSError, pa.ArrowException) as reason:
             raise ModelError(f"{folder}: damaged ({reason}); train again") from None
 
@@ -144,6 +157,11 @@ class Model:
             lines += [f"| {name} | {value} |" for name, value in self.metrics.items() if isinstance(value, int | float)]
             lines += [""]
         return "\n".join([*lines, "Use it: `longtail predict <this folder> texts.txt`.", ""])
+
+
+def _seal(config: dict[str, Any]) -> str:
+    """Hash the settings that a folder was written with."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
 
 
 def _checksum(path: Path) -> str:

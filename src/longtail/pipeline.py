@@ -22,7 +22,7 @@ from longtail.shortlists.lexical import Lexical
 from longtail.shortlists.vectors import VectorIndex
 
 Step = Callable[[str, int, int], None]
-HELD, MOST_HELD, FEW = 0.05, 3000, 200  # points held out to choose a blend; too few points to hold any out
+HELD, MOST_HELD, FEW = 0.1, 3000, 20  # points held out to choose by; too few points to hold any out
 
 
 @runtime_checkable
@@ -52,15 +52,28 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
     if recipe.encoder is None and recipe.lexical is None:
         raise RecipeError(f"{recipe.name}: no part of this recipe makes scores")
     words = Words.fit(train.need_texts(recipe.name), train.labels.texts or [])
-    recipe, whole = _augmented(recipe, train)
+    held = None
+    if isinstance(recipe.lexical, Lexical) and len(train) >= FEW:
+        share = HELD if recipe.encoder is None else HELD / 2  # a network cannot learn from what is held out
+        kept, held = train.divide(share, seed=recipe.seed, most=MOST_HELD)
+        _, points = _augmented(recipe, kept)  # what is counted for the choice must not know the points held out
+        recipe = replace(recipe, lexical=recipe.lexical.choose(points, held, words))
+    else:
+        points = None
+    settled, whole = _augmented(recipe, train)
     vectors = lexical = None
     if recipe.encoder is not None:
-        recipe, vectors = _trained(recipe, train, words, scratch, progress)
+        vectors = _trained(recipe, points or whole, train.fingerprint, words, scratch, progress)
+        if isinstance(recipe.lexical, Lexical) and held is not None and points is not None and recipe.blend is None:
+            settled = replace(settled, blend=choose_blend(vectors, recipe.lexical.fit(points, words), held))
     if isinstance(recipe.lexical, Lexical):
-        lexical = recipe.lexical.fit(whole, words, seed=recipe.seed)
-        recipe = replace(recipe, lexical=lexical.settings)
-    counts, labels = frequencies(train.targets), replace(train.labels, features=None)
-    return Model(recipe, labels, counts, len(train), train.dataset, words, lexical, vectors)
+        plain = Lexical(neighbours=10, power=2.0, share=0.4 if train.labels.texts else 0.0)  # too few points to choose
+        chosen = recipe.lexical if held is not None else recipe.lexical.or_else(plain)
+        lexical = chosen.fit(whole, words)
+        settled = replace(settled, lexical=chosen)
+    original = train.original
+    counts, labels = frequencies(original.targets), replace(train.labels, features=None)
+    return Model(settled, labels, counts, len(original), train.dataset, words, lexical, vectors)
 
 
 def _augmented(recipe: Recipe, train: Split) -> tuple[Recipe, Split]:
@@ -75,32 +88,23 @@ def _augmented(recipe: Recipe, train: Split) -> tuple[Recipe, Split]:
 
 
 def _trained(
-    recipe: Recipe, train: Split, words: Words, scratch: Path | None, progress: Step | None
-) -> tuple[Recipe, VectorIndex]:
-    """Train the network; where words are blended in, hold some points out and choose by them how much."""
+    recipe: Recipe, points: Split, fingerprint: str, words: Words, scratch: Path | None, progress: Step | None
+) -> VectorIndex:
+    """Train the network, from a checkpoint if there is one."""
     from longtail.training.checkpoint import Checkpoint  # noqa: PLC0415  (torch is imported by recipes that train)
     from longtail.training.loop import train as run  # noqa: PLC0415
     from longtail.training.network import BagNetwork, plan_of  # noqa: PLC0415
 
     plan = plan_of(recipe)
-    blends = isinstance(recipe.lexical, Lexical) and recipe.blend is None and len(train) >= FEW
-    kept, held = train.divide(HELD, seed=recipe.seed, most=MOST_HELD) if blends else (train, train)
-    _, points = _augmented(recipe, kept)
-    names = words.bag(train.labels.texts or [""] * len(train.labels))
+    names = words.bag(points.labels.texts or [""] * len(points.labels))
     network = BagNetwork(plan, words, points, names, seed=recipe.seed)
     checkpoint = log = None
     if scratch is not None:
         scratch.mkdir(parents=True, exist_ok=True)
-        checkpoint = Checkpoint(
-            scratch / "checkpoint.safetensors", {"recipe": recipe.dump(), "data": train.fingerprint}
-        )
+        checkpoint = Checkpoint(scratch / "checkpoint.safetensors", {"recipe": recipe.dump(), "data": fingerprint})
         log = scratch / "log.csv"
     run(network, len(points), plan.training, seed=recipe.seed, checkpoint=checkpoint, log=log, progress=progress)
-    vectors = network.index()
-    if blends and isinstance(recipe.lexical, Lexical):
-        lexical = recipe.lexical.fit(points, words, seed=recipe.seed)
-        recipe = replace(recipe, lexical=lexical.settings, blend=choose_blend(vectors, lexical, held))
-    return recipe, vectors
+    return network.index()
 
 
 def evaluate(

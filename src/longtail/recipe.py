@@ -21,7 +21,7 @@ PARTS = {
     "bag": "longtail.encoders.bag:Bag",
     "pool": "longtail.shortlists.pool:Pool",
     "linear": "longtail.classifiers.linear:Linear",
-    "training": "longtail.training.loop:Training",
+    "training": "longtail.training.settings:Training",
     "lexical": "longtail.shortlists.lexical:Lexical",
     "gandalf": "longtail.augment.gandalf:Gandalf",
     "labelmix": "longtail.augment.labelmix:LabelMix",

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
+from typing import Annotated
 
 import typer
 
+from longtail import __version__
 from longtail.cli import data, graph, models
 from longtail.errors import LongtailError, ResourceError
 
@@ -31,8 +34,19 @@ models.register(app)
 graph.register(app)
 
 
+@app.callback()
+def about(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)] = False,
+) -> None:
+    """Print the version if asked; the help of the whole is in the app."""
+    if version:
+        typer.echo(f"longtail {__version__}")
+        raise typer.Exit
+
+
 def main() -> None:
     """Run the command line; every expected error is one line on stderr and an exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through the blocks that clean up
     try:
         app()
     except LongtailError as error:

@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from longtail.errors import RecipeError
-from longtail.recipe import Recipe, parsed
+from longtail.recipe import Made, parsed
 
 words = Console(stderr=True, highlight=False)
 Step = Callable[[str, int, int], None]
@@ -26,7 +28,7 @@ def emit(value: object) -> None:
 
 def say(text: str) -> None:
     """Print words to stderr."""
-    words.print(text, soft_wrap=True)
+    words.print(text, soft_wrap=True, markup=False)
 
 
 @contextmanager
@@ -44,33 +46,35 @@ def progress(what: str) -> Iterator[Step]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=words, transient=True) as bars:
-        task = bars.add_task(what, total=None)
+        task = bars.add_task(escape(what), total=None)
         yield lambda name, done, total: bars.update(
-            task, description=f"{what}: {name}", completed=done, total=total or None
+            task, description=escape(f"{what}: {name}"), completed=done, total=total or None
         )
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, note: str = "") -> None:
     """Print a table to stdout; columns of numbers are right-aligned."""
-    drawn = Table(title=title, title_justify="left", title_style="bold", caption=note or None, caption_justify="left")
+    drawn = Table(
+        title=Text(title, "bold"), title_justify="left", caption=Text(note) if note else None, caption_justify="left"
+    )
     for place, column in enumerate(columns):
         numbers = all(
             isinstance(row[place], int | float) or str(row[place]).replace(",", "").isdecimal() for row in rows
         )
-        drawn.add_column(column, justify="right" if numbers else "left", overflow="fold")
+        drawn.add_column(Text(column), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        drawn.add_row(*(f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row))
+        drawn.add_row(*(Text(f"{cell:.2f}" if isinstance(cell, float) else str(cell)) for cell in row))
     Console(highlight=False).print(drawn)
 
 
-def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
-    """Apply `--set a.b=value` settings one after the other."""
+def with_settings(part: Made, settings: Sequence[str]) -> Made:
+    """Apply `--set a.b=value` settings to a recipe or a part, one after the other."""
     for setting in settings:
         path, equals, value = setting.partition("=")
         if not equals:
-            raise RecipeError(f"--set {setting}: no '='; write --set lexical.neighbours=20")
-        recipe = recipe.override(path.strip(), parsed(value))
-    return recipe
+            raise RecipeError(f"--set {setting}: no '='; write --set name=value")
+        part = part.override(path.strip(), parsed(value))
+    return part
 
 
 def size(count: float) -> str:

@@ -35,7 +35,7 @@ def train(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting: --set lexical.neighbours=20.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model.")] = 0,
+    seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same model; 0 if not given.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the estimated memory, time and disk, and stop.")
     ] = False,
@@ -46,8 +46,8 @@ def train(
     from longtail.pipeline import estimate, evaluate, fit
     from longtail.recipe import find_recipe
 
-    settings = with_settings(find_recipe(recipe), [*(set_ or []), f"seed={seed}"])
-    if out.exists() and not force and not dry_run:
+    settings = with_settings(find_recipe(recipe), [*(set_ or []), *([] if seed is None else [f"seed={seed}"])])
+    if (out / "config.json").exists() and not force and not dry_run:
         raise DataError(
             "a finished model is here", file=out, remedy="pass --force to replace it, or choose another --out"
         )
@@ -143,7 +143,9 @@ def show_evaluation(title: str, result: Evaluation) -> None:
     """Print the metrics as a table with k across, and the bins below."""
     names = list(dict.fromkeys(key.split("@")[0] for key in result.values))
     ks = list(dict.fromkeys(key.split("@")[1] for key in result.values))
-    table(title, ("metric, %", *(f"@{k}" for k in ks)), [(n, *(result.values[f"{n}@{k}"] for k in ks)) for n in names])
+    rows = [(name, *(result.values[f"{name}@{k}"] for k in ks)) for name in names]
+    constants = f"PSP with propensity constants A = {result.propensity.a}, B = {result.propensity.b}"
+    table(title, ("metric, %", *(f"@{k}" for k in ks)), rows, note=constants)
     rows = [(b.name, f"{b.labels:,}", b.frequency, *b.contribution.values(), *b.recall.values()) for b in result.bins]
     heads = [f"P@{k}" for k in ks] + [f"R@{k}" for k in ks]
     note = "P: what the bin adds to P@k. R: how much of the bin's own labels is found."

@@ -8,7 +8,7 @@ from longtail.encoders.bag import Bag
 from longtail.recipe import Recipe
 from longtail.shortlists.lexical import Lexical
 from longtail.shortlists.pool import Pool
-from longtail.training.loop import Training
+from longtail.training.settings import Training
 
 
 def frugal() -> Recipe:

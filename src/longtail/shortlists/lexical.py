@@ -18,7 +18,7 @@ from pydantic import Field
 
 from longtail.data.dataset import Split
 from longtail.data.tokens import Words
-from longtail.errors import DataError
+from longtail.errors import DataError, RecipeError
 from longtail.files import read_arrays, write_arrays
 from longtail.recipe import Part, record
 from longtail.shortlists.inverted import Inverted, matrix_of, named_matrix
@@ -27,7 +27,6 @@ from longtail.types import LabelMatrix, Texts, TopK, best_of, contains
 NEIGHBOURS, POWERS, SHARES = (5, 10, 20, 40), (1.0, 2.0, 4.0, 8.0), tuple(np.linspace(0, 1, 21).round(2).tolist())
 MIDDLE = 0.4  # the share at which neighbours and power are compared
 LABELS, POINTS = 0, 1  # the groups of the index
-VALIDATION = 3000  # points that settle the choice
 CANDIDATES = 100  # label texts considered for each of them
 
 
@@ -40,21 +39,27 @@ class Lexical(Part):
     power: float | None = Field(default=None, gt=0)
     share: float | None = Field(default=None, ge=0, le=1)
 
-    def fit(self, train: Split, words: Words | None = None, *, seed: int = 0) -> LexicalIndex:
-        """Index the label texts and the training points; choose on validation what is not set."""
-        texts = train.need_texts("the lexical index")
-        names = train.labels.texts
-        if names is None and (self.share or 0) > 0:
-            raise DataError("the labels have no texts", remedy="set lexical.share=0 to use training points only")
-        words = words or Words.fit(texts, names or [])
-        points, labels = words.bag(texts), words.bag(names or [""] * len(train.labels))
-        chosen = self
+    def fit(self, train: Split, words: Words) -> LexicalIndex:
+        """Index the label texts and the training points; every setting must be chosen."""
         if None in (self.neighbours, self.power, self.share):
-            kept, held = train.divide(0.1, seed=seed, most=VALIDATION)
-            near = Inverted.build(labels, words.bag(kept.need_texts("knn")))
-            trial = LexicalIndex(words, near, kept.targets, self)
-            chosen = _choose(trial, held, self, has_names=names is not None)
-        return LexicalIndex(words, Inverted.build(labels, points), train.targets, chosen)
+            raise RecipeError("lexical: neighbours, power and share are not chosen; call choose first")
+        names = train.labels.texts
+        if names is None and self.share:
+            raise DataError("the labels have no texts", remedy="set lexical.share=0 to use training points only")
+        labels = words.bag(names or [""] * len(train.labels))
+        return LexicalIndex(words, Inverted.build(labels, words.bag(train.need_texts("knn"))), train.targets, self)
+
+    def or_else(self, other: Lexical) -> Lexical:
+        """Fill what is not set from other settings."""
+        chosen = {name: getattr(self, name) for name in ("neighbours", "power", "share")}
+        return replace(other, **{name: value for name, value in chosen.items() if value is not None})
+
+    def choose(self, train: Split, held: Split, words: Words) -> Lexical:
+        """Choose on held-out points what is not set; `train` must not know them, nor what was counted on them."""
+        if None not in (self.neighbours, self.power, self.share):
+            return self
+        first = replace(self, neighbours=self.neighbours or 1, power=self.power or 1, share=self.share or 0)
+        return _choose(first.fit(train, words), held, self, has_names=train.labels.texts is not None)
 
 
 @dataclass(frozen=True, eq=False)

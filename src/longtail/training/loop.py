@@ -11,36 +11,19 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 
 from longtail.errors import ResourceError
-from longtail.recipe import Part, record
 from longtail.training.checkpoint import Checkpoint
-from longtail.training.tables import Optimiser, Table
+from longtail.training.settings import Training
+from longtail.training.tables import Table
 
 Step = Callable[[str, int, int], None]
-
-
-@record
-class Training(Part):
-    """Settings of the loop."""
-
-    part: ClassVar[str] = "training"
-    epochs: int = Field(default=20, ge=1)
-    batch: int = Field(default=256, ge=1)
-    rate: float = Field(default=0.01, gt=0)
-    dense_rate: float = Field(default=0.001, gt=0)
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    warmup: float = Field(default=0.1, ge=0, lt=1)  # share of the steps
-    optimiser: Optimiser = "adam"
-    augmented: float = Field(default=1.0, ge=0)  # weight of the points that an augmentation made
-    save_seconds: float = Field(default=60.0, ge=0)
 
 
 class Network(Protocol):

@@ -15,13 +15,14 @@ from torch.nn import functional
 from longtail.classifiers.linear import Linear
 from longtail.data.dataset import Split
 from longtail.data.tokens import Words
-from longtail.encoders.bag import Bag, BagEncoder
+from longtail.encoders.bag import Bag
+from longtail.encoders.layers import BagEncoder
 from longtail.errors import RecipeError
 from longtail.losses import LOSSES
 from longtail.recipe import Part, Recipe
 from longtail.shortlists.pool import Pool
 from longtail.shortlists.vectors import VectorIndex, unit
-from longtail.training.loop import Training
+from longtail.training.settings import Training
 from longtail.training.tables import Table
 from longtail.types import Floats, LabelMatrix
 
@@ -67,7 +68,7 @@ class BagNetwork:
         start = np.random.default_rng([seed, 0]).standard_normal((len(words), plan.encoder.dim), np.float32)
         vectors = start / np.float32(math.sqrt(plan.encoder.dim))
         torch.manual_seed(seed)
-        self.dense = Dense(plan.encoder.build(), plan.classifier.scale)
+        self.dense = Dense(BagEncoder(plan.encoder), plan.classifier.scale)
         optimiser = plan.training.optimiser
         rows = start_rows(plan.classifier, vectors, self.bags, labels, self.targets)
         self.tables = {
@@ -137,7 +138,7 @@ def spread(matrix: sp.csr_array, pool: NDArray[np.int64]) -> Tensor:
     """Lay the entries of a batch (B, L) out over its pool: (B, K); what is not in the pool is left out."""
     out = np.zeros((matrix.shape[0], len(pool)), np.float32)
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    places = np.minimum(np.searchsorted(pool, matrix.indices), len(pool) - 1)
-    held = pool[places] == matrix.indices
+    places = np.searchsorted(pool, matrix.indices)
+    held = np.append(pool, -1)[places] == matrix.indices
     out[rows[held], places[held]] = matrix.data[held]
     return torch.from_numpy(out)
