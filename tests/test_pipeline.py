@@ -7,7 +7,7 @@ import pytest
 from conftest import ROOT, shared_data
 
 import longtail as lt
-from longtail.pipeline import estimate
+from longtail.pipeline import Estimate, available, estimate, need_memory
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,14 @@ def test_the_estimate_is_of_the_right_size(mdn, knn, tmp_path):
     knn.save(tmp_path / "run")
     written = sum(path.stat().st_size for path in (tmp_path / "run").iterdir())
     assert 0.4 * written < needs.disk_bytes < 2.5 * written
+
+
+def test_what_does_not_fit_is_refused_before_it_starts():
+    if available() is None:
+        pytest.skip("this system does not say how much memory is free")
+    with pytest.raises(lt.ResourceError, match="GB are free"):
+        need_memory(Estimate(memory_bytes=10**16, disk_bytes=1, seconds=1))
+    need_memory(Estimate(memory_bytes=1, disk_bytes=1, seconds=1))
 
 
 def test_nothing_to_learn_from_is_said():

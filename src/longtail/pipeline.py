@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +13,7 @@ import numpy as np
 
 from longtail.data.dataset import Split
 from longtail.data.tokens import WORD, Words
-from longtail.errors import DataError, RecipeError
+from longtail.errors import DataError, RecipeError, ResourceError
 from longtail.labels.propensity import Propensity, frequencies
 from longtail.metrics import Evaluation
 from longtail.metrics import evaluate as measure
@@ -128,11 +130,46 @@ class Estimate:
 
 
 def estimate(recipe: Recipe, train: Split) -> Estimate:
-    """Estimate memory, disk and time from a sample of the texts, before anything is built."""
+    """Estimate the peak memory, the disk and the time of a fit from a sample of the texts, before anything is built."""
     texts = train.need_texts(recipe.name)
     some = texts.take(np.random.default_rng(0).permutation(len(texts))[:2000])
-    words = float(np.mean([len(set(WORD.findall(text.lower()))) for text in some])) if len(some) else 0.0
-    rows = len(train) + len(train.labels)
-    entries = int(words * rows)
-    held = entries * 16 + rows * 16 + train.targets.nnz * 8
-    return Estimate(memory_bytes=150_000_000 + 3 * held, disk_bytes=held + rows * 40, seconds=1 + rows * 3e-5)
+    found = [set(WORD.findall(text.lower())) for text in some]
+    words = float(np.mean([len(entry) for entry in found])) if found else 0.0
+    labels = len(train.labels)
+    rows = len(train) + labels + (labels if recipe.augment else 0)  # label points
+    entries, pairs = words * rows, train.targets.nnz * (3 if recipe.augment else 1)
+    index = entries * 24 + rows * 16 + pairs * 8
+    memory, disk, seconds = 1.5 * index + 250 * rows, index, 1 + rows * 4e-5
+    dim, epochs = getattr(recipe.encoder, "dim", 0), getattr(recipe.training, "epochs", 0)
+    if dim:
+        table = (labels + 0.2 * rows) * dim * 4.0  # label rows and word vectors
+        memory += 4 * table + 400e6  # values, two moments, the vectors of the index; torch itself
+        disk += table
+        seconds += epochs * rows * dim * 3e-7
+    return Estimate(int(resident() + memory), int(disk), seconds)
+
+
+def need_memory(needs: Estimate) -> None:
+    """Refuse a fit that the free memory cannot hold."""
+    free = available()
+    if free is not None and needs.memory_bytes - resident() > free:
+        raise ResourceError(
+            f"this needs about {needs.memory_bytes / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; "
+            "use a smaller encoder.dim, fewer points, or a larger machine"
+        )
+
+
+def available() -> int | None:
+    """Tell how much memory is free, where the system says so."""
+    facts = Path("/proc/meminfo")
+    if not facts.exists():
+        return None
+    for line in facts.read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def resident() -> int:
+    """Tell how much memory this process has held at most so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -43,7 +43,7 @@ def train(
 ) -> None:
     """Fit a recipe to a data set and write the model folder."""
     from longtail.data.formats import load
-    from longtail.pipeline import estimate, evaluate, fit
+    from longtail.pipeline import estimate, evaluate, fit, need_memory
     from longtail.recipe import find_recipe
 
     settings = with_settings(find_recipe(recipe), [*(set_ or []), *([] if seed is None else [f"seed={seed}"])])
@@ -57,6 +57,7 @@ def train(
     if dry_run:
         emit({"memory_bytes": needs.memory_bytes, "disk_bytes": needs.disk_bytes, "seconds": round(needs.seconds, 1)})
         return
+    need_memory(needs)
     say(f"about {size(needs.memory_bytes)} of memory, {size(needs.disk_bytes)} on disk, {needs.seconds:.0f} s")
     scratch = out.with_name(out.name + ".unfinished")
     if force:

@@ -55,6 +55,11 @@ class Split:
     augmented: NDArray[np.bool_] | None = None  # (N,) which points an augmentation made; never written to disk
     source: Split | None = None  # the split before any augmentation: what frequencies, graphs and bins are counted on
 
+    def __post_init__(self) -> None:
+        for matrix in (self.targets, self.excluded, self.features):
+            for array in () if matrix is None else (matrix.data, matrix.indices, matrix.indptr):
+                array.setflags(write=False)  # a fingerprint stays true
+
     def __len__(self) -> int:
         return int(self.targets.shape[0])
 
