@@ -3,27 +3,61 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from longtail.cli.console import emit, progress, say, table
-from longtail.errors import DataError
+from longtail.errors import DataError, nearest
 
 if TYPE_CHECKING:
     from longtail.data.dataset import Dataset
 
 app = typer.Typer(no_args_is_help=True, help="Look at, check, convert and split data sets in any format.")
 
+
+def known_format(name: str | None) -> str | None:
+    """Refuse the name of a format that is not known, before anything is read."""
+    if name is not None:
+        from longtail.data.formats import FORMATS
+
+        if name not in FORMATS:
+            raise typer.BadParameter(f"{name!r} is not a format; {nearest(name, FORMATS)}")
+    return name
+
+
+def _some_share(share: float) -> float:
+    """Refuse a share that leaves nothing to hold out or little to train on; nan fails the comparison too."""
+    if not 0 < share <= 0.9:
+        raise typer.BadParameter(f"{share} is not more than 0 and at most 0.9")
+    return share
+
+
+class Held(StrEnum):
+    """What a held-out part can be."""
+
+    validation = "validation"
+    test = "test"
+
+
+READ = "Read this format instead of finding it by content; see `data formats`."
 Folder = Annotated[Path, typer.Argument(help="A data set: a folder or one file; its format is found by content.")]
-Format = Annotated[str | None, typer.Option("--format", "-f", help="Read or write as this format; see `data formats`.")]
+From = Annotated[str | None, typer.Option("--from", metavar="FORMAT", help=READ, callback=known_format)]
+Format = Annotated[
+    str,
+    typer.Option(
+        "--format", "-f", metavar="FORMAT", help="Write this format; see `data formats`.", callback=known_format
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 
 
 @app.command()
 def info(
     path: Folder,
+    from_: From = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Draw label frequencies (log-log) to this .svg or .png file.")
@@ -34,7 +68,7 @@ def info(
     from longtail.data.statistics import describe
 
     with progress(f"reading {path}"):
-        data = load(path)
+        data = load(path, format=from_)
         facts = describe(data)
     if plot is not None:
         import numpy as np
@@ -56,10 +90,7 @@ def show(data: Dataset, facts: dict[str, Any]) -> None:
 
     from longtail.report import frequency_steps, sparkline
 
-    rows = [
-        (key.replace("_", " "), f"{value:,}" if isinstance(value, int | float) else value)
-        for key, value in facts.items()
-    ]
+    rows = [(key.replace("_", " "), _cell(value)) for key, value in facts.items()]
     tail = ""
     if "train" in data.splits:
         counts = np.bincount(data.train.targets.indices, minlength=len(data.labels))
@@ -67,10 +98,21 @@ def show(data: Dataset, facts: dict[str, Any]) -> None:
     table(data.name, ("statistic", "value"), rows, note=tail)
 
 
+def _cell(value: object) -> str:
+    """Write one statistic for people."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return " · ".join(f"{name} {_cell(part)}" for name, part in value.items())
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
 @app.command()
 def check(
     path: Folder,
-    format: Format = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", "--format", "-f", metavar="FORMAT", help=READ, callback=known_format)
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     most: Annotated[int, typer.Option(min=1, help="Problems listed of each kind.")] = 20,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per problem.")] = False,
@@ -79,7 +121,7 @@ def check(
     from longtail.data.check import check as check_data
 
     with progress(f"checking {path}"):
-        report = check_data(path, format=format, most=most)
+        report = check_data(path, format=from_, most=most)
     for problem in report.problems:
         if json:
             emit(asdict(problem))
@@ -89,15 +131,21 @@ def check(
     for kind, count in sorted(report.counts.items()):
         say(f"{count:,} × {kind}")
     errors = sum(count for kind, count in report.counts.items() if kind in wrong)
-    say(f"{errors:,} errors, {sum(report.counts.values()) - errors:,} warnings")
+    say(f"{_counted(errors, 'error')}, {_counted(sum(report.counts.values()) - errors, 'warning')}")
     if report.errors or (strict and report.warnings):
         raise typer.Exit(DataError.exit_code)
+
+
+def _counted(count: int, what: str) -> str:
+    """Write a number of things."""
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
 @app.command()
 def convert(
     path: Folder,
     out: Annotated[Path, typer.Argument(help="The folder to write.")],
+    from_: From = None,
     format: Format = "jsonl",
     force: Force = False,
 ) -> None:
@@ -105,8 +153,8 @@ def convert(
     from longtail.data.formats import load, write
 
     with progress(f"converting {path} to {format}"):
-        data = load(path)
-        write(data, out, format or "jsonl", force=force)
+        data = load(path, format=from_)
+        write(data, out, format, force=force)
     say(f"wrote {out} ({format}), fingerprint {data.fingerprint}")
 
 
@@ -115,24 +163,24 @@ def split(
     path: Folder,
     out: Annotated[Path, typer.Argument(help="The folder to write.")],
     share: Annotated[
-        float, typer.Option(min=0.0, max=0.9, help="The share of the training points that is held out.")
+        float,
+        typer.Option(help="The share of the training points held out: above 0, at most 0.9.", callback=_some_share),
     ] = 0.1,
-    to: Annotated[str, typer.Option(help="validation or test.")] = "validation",
-    seed: Annotated[int, typer.Option(help="The same seed gives the same split.")] = 0,
+    to: Annotated[Held, typer.Option(help="What the held-out points become.")] = Held.validation,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same split.")] = 0,
+    from_: From = None,
     format: Format = "jsonl",
     force: Force = False,
 ) -> None:
     """Hold out a part of the training points, as a validation or a test split."""
     from longtail.data.formats import load, write
 
-    data = load(path)
-    if to not in ("validation", "test"):
-        raise DataError(f"--to {to}", remedy="use --to validation or --to test")
+    data = load(path, format=from_)
     if to in data.splits:
         raise DataError(f"{data.name} has a {to} split already", file=path, remedy="nothing to do")
     train, held = data.train.divide(share, seed=seed)
     others = [part for name, part in data.splits.items() if name != "train"]
-    write(data.with_splits(train, held.named(to), *others), out, format or "jsonl", force=force)
+    write(data.with_splits(train, held.named(to.value), *others), out, format, force=force)
     say(f"wrote {out}: train {len(train):,}, {to} {len(held):,}")
 
 
