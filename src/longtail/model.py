@@ -23,10 +23,10 @@ from longtail.data.tokens import Words
 from longtail.errors import DataError, ModelError, RecipeError
 from longtail.files import read_json, whole_folder, write_json
 from longtail.recipe import Recipe, recipe_of
-from longtail.shortlists.blend import blended
+from longtail.shortlists.blend import candidates
 from longtail.shortlists.lexical import Lexical, LexicalIndex
 from longtail.shortlists.vectors import VectorIndex
-from longtail.types import LabelMatrix, Texts, TopK, best_of
+from longtail.types import LabelMatrix, Texts, TopK
 
 SCHEMA = 1
 BLOCK = 1024  # texts scored at once
@@ -68,13 +68,15 @@ class Model:
             if self.lexical is None:
                 raise ModelError(f"{self.recipe.name} has neither words nor vectors to score with; train again")
             return self.lexical.top(texts, k, self.labels.texts)
+        labels, scores = np.full((len(texts), k), -1, np.int32), np.full((len(texts), k), -np.inf, np.float32)
         blend = self.recipe.blend or 0.0
-        blocks = [
-            best_of(blended(self.vectors, self.lexical, texts[start : start + BLOCK], k, blend), k)
-            for start in range(0, len(texts), BLOCK)
-        ]
-        labels = np.vstack([block.labels for block in blocks]) if blocks else np.zeros((0, k), np.int32)
-        scores = np.vstack([block.scores for block in blocks]) if blocks else np.zeros((0, k), np.float32)
+        for start in range(0, len(texts), BLOCK):
+            some = slice(start, start + BLOCK)
+            if self.lexical is None or blend == 0:
+                labels[some], scores[some] = self.vectors.top(self.words.bag(texts[some]), k)
+            else:
+                top = candidates(self.vectors, self.lexical, texts[some], k).top(k, blend)
+                labels[some], scores[some] = top.labels, top.scores
         return TopK(labels, scores, self.labels.texts)
 
     def predict_split(self, split: Split, k: int = 5) -> TopK:
