@@ -157,6 +157,42 @@ def test_data_check(folder):
     (bad / "trn.jsonl").write_text('{"text": "", "labels": [0]}\n')
     assert run("data", "check", bad).returncode == 0
     assert run("data", "check", bad, "--strict").returncode == 3
+    assert "0 errors, 1 warning\n" in run("data", "check", bad).stderr
+    (bad / "trn.jsonl").write_text(
+        '{"text": "", "labels": [0]}\n{"text": "", "labels": [0]}\n{"text": "a", "labels": [1]}\n'
+    )
+    assert "1 error, 2 warnings\n" in run("data", "check", bad).stderr
+
+
+def test_the_input_format_can_be_named(folder):
+    path = folder / "mine.txt"
+    path.write_text("hello\n")
+    done = run("data", "info", path)
+    assert done.returncode == 3
+    assert "--from" in done.stderr
+    path.write_text("Text;Labels\nred cat;0\nold dog;1\n")
+    for command in (
+        ("info",),
+        ("check",),
+        ("convert", folder / "named"),
+        ("split", folder / "divided", "--share", 0.5),
+    ):
+        name, *rest = command
+        done = run("data", name, path, *rest, "--from", "csv")
+        assert done.returncode == 0, done.stderr
+        assert run("data", name, path, *rest, "--from", "jsonl").returncode == 3
+    facts = json.loads(run("data", "info", folder / "divided", "--json").stdout)
+    assert (facts["N_train"], facts["N_validation"]) == (1, 1)
+
+
+def test_info_is_written_for_people(folder):
+    (folder / "f").mkdir()
+    for name in ("trn", "tst"):
+        (folder / "f" / f"{name}.jsonl").write_text('{"text": "a", "labels": [0, 1]}\n' * 2000)
+    (folder / "f" / "trn_filter.txt").write_text("".join(f"{row} 0\n" for row in range(1500)))
+    shown = run("data", "info", folder / "f").stdout
+    assert "train 1,500 · test 0" in shown
+    assert next(line for line in shown.splitlines() if "soft targets" in line).split()[-2] == "no"
 
 
 README_FIGURES = {

@@ -84,6 +84,32 @@ def test_duplicate_texts_are_warned_of(tmp_path: Path) -> None:
     ]
 
 
+def test_labels_that_were_split_at_commas_are_warned_of_once(tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text('text,labels\na,"Paris, France"\nb,"x,y"\n')
+    report = check(path)
+    assert report.ok and [(problem.kind, problem.line) for problem in report.problems] == [
+        ("labels split at commas", 1)
+    ]
+    assert "commas" in report.problems[0].found and "|" in report.problems[0].remedy
+    for cells in ('"0, 2"', "x|y", "x;y", "x", '"[""x, y"", ""z""]"'):
+        path.write_text(f"text,labels\na,{cells}\n")
+        assert check(path).problems == ()
+
+
+def test_a_blank_label_text_is_placed_without_a_label_file(tmp_path: Path) -> None:
+    (tmp_path / "trn.jsonl").write_text('{"text": "a", "labels": ["x"]}\n{"text": "b", "labels": ["", "x"]}\n')
+    (problem,) = check(tmp_path).problems
+    assert (problem.kind, Path(problem.file).name, problem.line) == ("blank label text", "trn.jsonl", 2)
+
+
+def test_the_files_of_an_arrow_folder_are_named(tmp_path: Path) -> None:
+    data = from_rows({"train": (["a", "a"], [[0], [1]])}, label_texts=["x", "x"])
+    write(data, tmp_path / "data", "arrow")
+    found = {(problem.kind, Path(problem.file).name, problem.line) for problem in check(tmp_path / "data").problems}
+    assert found == {("duplicate text", "train.arrow", 2), ("duplicate label text", "labels.arrow", 2)}
+
+
 def test_a_truncated_gzip_file_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     rows = "".join(f'{{"text": "text {n}", "labels": [{n % 7}]}}\n' for n in range(4000))
     (tmp_path / "trn.jsonl.gz").write_bytes(gzip.compress(rows.encode())[:-2000])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 from pathlib import Path
@@ -184,6 +185,18 @@ def test_a_table_with_weights_ids_and_lines_in_cells(tmp_path: Path) -> None:
     assert data.train.targets.data.tolist() == [0.5, 1, 1]
 
 
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_the_header_tells_what_separates_the_cells(tmp_path: Path, mark: str, suffix: str) -> None:
+    with (tmp_path / f"train.{suffix}").open("w", newline="") as file:
+        csv.writer(file, delimiter=mark).writerows([["Text", "labels", "id"], ["a, b", "0|1", "x"], ["c;", "1", "y"]])
+    (tmp_path / f"lbl.{suffix}").write_text("id;text\nu;red\nv;blue\n".replace(";", mark))
+    data = load(tmp_path)
+    assert texts(data.train.texts) == ["a, b", "c;"] and texts(data.train.ids) == ["x", "y"]
+    assert rows(data) == [[0, 1], [1]] and texts(data.labels.texts) == ["red", "blue"]
+    assert load(tmp_path, format=suffix).fingerprint == data.fingerprint
+
+
 def test_parquet_variants(tmp_path: Path) -> None:
     table = {
         "title": pa.array(["a", "b"]).dictionary_encode(),
@@ -310,7 +323,7 @@ def test_missing_texts_are_refused(tmp_path: Path) -> None:
     bare = Split("train", data.labels, data.train.excluded, data.train.excluded)
     for name in FORMATS:
         if name != "arrow":
-            with pytest.raises(DataError, match="needs texts"):
+            with pytest.raises(DataError, match=r"needs texts|neither texts nor features"):
                 write(Dataset(data.labels, {"train": bare}), tmp_path / "out", name)
     with pytest.raises(DataError, match="splits named rest"):
         write(Dataset(data.labels, {"rest": data.train}), tmp_path / "out", "jsonl")
@@ -346,6 +359,13 @@ def test_jsonl_is_written_as_documented(tmp_path: Path) -> None:
     again = tmp_path / "again"
     write(data, again, "jsonl")
     assert (again / "trn.jsonl.gz").read_bytes() == (tmp_path / "out" / "trn.jsonl.gz").read_bytes()
+
+
+def test_pecos_keeps_soft_values_in_the_matrix(tmp_path: Path) -> None:
+    write(soft_data(), tmp_path / "out", "pecos")
+    assert (tmp_path / "out" / "trn.txt").read_text() == "1\ta\n"
+    assert load(tmp_path / "out").train.targets.data.tolist() == [np.float32(0.1)]
+    assert "soft values in Y.trn.npz" in FORMATS["pecos"].description
 
 
 def test_features_are_written_beside_texts(tmp_path: Path) -> None:

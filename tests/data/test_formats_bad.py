@@ -88,8 +88,56 @@ def test_empty_files_and_folders_in_place_of_files(tmp_path: Path) -> None:
     assert "cannot be read" in refused(tmp_path, {"trn.jsonl": GOOD}).found
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "words", "remedy"),
+    [
+        ("train.csv", b"", "an empty file", "one point a line"),
+        ("train.txt", b" \n", "an empty file", "one point a line"),
+        ("train.jsonl.gz", gzip.compress(b""), "an empty file", "one point a line"),
+        ("train.csv", "text,labels\na,0\n".encode("utf-16"), "the file is UTF-16", "save the file as UTF-8"),
+        ("train.txt.gz", gzip.compress("__label__a b".encode("utf-16")), "the file is UTF-16", "UTF-8"),
+        ("train.csv", b"red cat,0\n", "the first row 'red cat,0' does not name", "text,labels"),
+        ("train.csv.gz", gzip.compress(b"a;0\n"), "the first row 'a;0' does not name", "text,labels"),
+        ("train.tsv", b"sentence\ttags\na\t0\n", r"the first row 'sentence\ttags' does not name", "text,labels"),
+        ("train.txt.gz", gzip.compress(b"a b" * 99)[:5], "the gzip file is truncated", "compress the file again"),
+    ],
+)
+def test_a_file_like_no_format_is_explained(tmp_path: Path, name: str, content: bytes, words: str, remedy: str) -> None:
+    error = refused(tmp_path, {name: content})
+    assert words in error.found and remedy in error.remedy and Path(error.file).name == name
+    with pytest.raises(DataError) as alone:
+        load(tmp_path / name)
+    assert str(alone.value) == str(error)
+
+
+def test_utf_16_beside_a_known_file(tmp_path: Path) -> None:
+    error = refused(tmp_path, {"trn.jsonl": GOOD, "tst.jsonl": GOOD.encode("utf-16")})
+    assert error.found == "the file is UTF-16" and Path(error.file).name == "tst.jsonl"
+
+
+@pytest.mark.parametrize("format", ["csv", "tsv", "jsonl", "fasttext", "pecos", "xc"])
+def test_an_empty_file_of_a_given_format(tmp_path: Path, format: str) -> None:
+    (tmp_path / "train.txt").touch()
+    with pytest.raises(DataError, match=r"an empty file|no points in this file"):
+        load(tmp_path, format=format)
+
+
+def test_advice_names_the_option_and_the_argument(tmp_path: Path) -> None:
+    assert "--from (format= in Python)" in refused(tmp_path, {"train.txt": "hello"}).remedy
+    error = refused(tmp_path, {"train.txt": "__label__a b", "train.jsonl": GOOD})
+    assert "different formats" in error.found and "--from (format= in Python)" in error.remedy
+    assert len(load(tmp_path, format="jsonl").labels) == 1  # the advice holds
+
+
 def test_no_label_at_all(tmp_path: Path) -> None:
-    assert "no label occurs" in refused(tmp_path, {"trn.jsonl": '{"text": "a", "labels": []}'}).found
+    error = refused(tmp_path, {"trn.jsonl": '{"text": "a", "labels": []}'})
+    assert "no label occurs" in error.found and Path(error.file).name == "trn.jsonl"
+
+
+def test_label_features_of_another_number_are_named(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {"trn_X_Y.txt": "1 2\n0:1\n", "trn_X_Xf.txt": "1 2\n0:1\n", "Yf.txt": "3 2\n\n\n\n"}
+    error = refused(tmp_path, files)
+    assert "3 labels here, but 2 in trn_X_Y.txt" in error.found and Path(error.file).name == "Yf.txt"
 
 
 @pytest.mark.parametrize(

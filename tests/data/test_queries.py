@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import gzip
+import os
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +32,75 @@ def test_blocks_and_lone_surrogates():
     assert [len(ids) for ids, _ in blocks] == [BLOCK, 1]
     assert blocks[1][0] == [BLOCK + 1]
     assert next(read_queries([b'{"text": "\\ud800x"}'], "q"))[1] == ["?x"]
+
+
+def queries(path: Path, content: bytes) -> tuple[list[object], list[str], DataError | None]:
+    """Read a file as `longtail predict` does; return ids, texts and the error that ended it."""
+    path.write_bytes(content)
+    ids: list[object] = []
+    texts: list[str] = []
+    with path.open("rb") as lines:
+        try:
+            for some, more in read_queries(lines, "q.txt"):
+                ids += some
+                texts += more
+        except DataError as reason:
+            return ids, texts, reason
+    return ids, texts, None
+
+
+def test_a_byte_order_mark_is_dropped_once(tmp_path):
+    mark = b"\xef\xbb\xbf"
+    assert list(read_queries([mark + b'{"text": "a"}\n', b"b"], "q")) == [([1, 2], ["a", "b"])]
+    assert queries(tmp_path / "q", mark + b"a\n" + mark + b"b")[1] == ["a", "\ufeffb"]
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_file_is_read_like_its_lines(tmp_path, end):
+    content = b"a\r\n\n" + b"long " * 200_000 + b"\nlast" + end
+    expected = [text for _, texts in read_queries(content.splitlines(keepends=True), "q") for text in texts]
+    assert queries(tmp_path / "q", content)[:2] == ([1, 2, 3, 4], expected)
+    assert queries(tmp_path / "q", b"") == ([], [], None)
+
+
+def test_a_block_of_a_file_is_not_too_large(tmp_path):
+    (tmp_path / "q").write_bytes(b"\n" * (3 * BLOCK))
+    with (tmp_path / "q").open("rb") as lines:
+        sizes = [len(ids) for ids, _ in read_queries(lines, "q")]
+    assert sum(sizes) == 3 * BLOCK and max(sizes) <= BLOCK
+
+
+def test_gzip_is_unpacked_and_damage_costs_no_earlier_answer(tmp_path):
+    rows = b"".join(b'{"id": "%d", "text": "text %d"}\n' % (n, n) for n in range(9000))
+    packed = gzip.compress(rows[:150_000]) + gzip.compress(rows[150_000:])
+    ids, texts, error = queries(tmp_path / "q.gz", packed)
+    assert error is None and len(ids) == 9000 and texts[-1] == "text 8999"
+    ids, texts, error = queries(tmp_path / "q.gz", packed[:-100])
+    assert error is not None and "gzip file is damaged" in str(error) and error.remedy
+    assert 4000 < len(ids) < 9000 and texts[4000] == "text 4000"
+
+
+def test_the_lines_before_a_bad_one_are_answered(tmp_path):
+    ids, texts, error = queries(tmp_path / "q", b"a\nb\n\xff\nc\n")
+    assert (ids, texts) == ([1, 2], ["a", "b"]) and error is not None and error.line == 3
+    blocks = read_queries([b"a", b"{"], "q")
+    assert next(blocks) == ([1], ["a"])
+    with pytest.raises(DataError, match="q:2: not JSON"):
+        next(blocks)
+
+
+def test_a_pipe_is_answered_without_waiting_for_more():
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as lines, os.fdopen(writing, "wb", buffering=0) as sink:
+        blocks = read_queries(lines, "pipe")
+        sink.write(b"one\n")
+        assert next(blocks) == ([1], ["one"])
+        sink.write(b"two\nthr")
+        assert next(blocks) == ([2], ["two"])
+        sink.write(b"ee\nfour")
+        assert next(blocks) == ([3], ["three"])
+        sink.close()
+        assert list(blocks) == [([4], ["four"])]
 
 
 @given(st.binary(max_size=60))

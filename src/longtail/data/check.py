@@ -74,19 +74,36 @@ def _look(data: Dataset, raw: Raw | None, problems: Problems) -> None:
     """Warn of what is odd in the data set as a whole."""
     for name, split in data.splits.items():
         points = raw.points[name] if raw else None
-        place = (points.texts_at or points.at) if points else Place(Path(data.origin), range(1, len(split) + 1))
+        place = (points.texts_at or points.at) if points else _saved(data, name, len(split))
         _look_at_texts(split.texts, place, "text", "drop the point or give it a text", problems)
         both = split.targets.multiply(split.excluded).tocsr()
         both.eliminate_zeros()
-        file = raw.pairs[name][0] if raw and name in raw.pairs else Path(data.origin)
+        file = raw.pairs[name][0] if raw and name in raw.pairs else Path(data.origin) / "matrices.safetensors"
         for point, label in zip(*(part.tolist() for part in both.nonzero()), strict=True):
             found, remedy = (
                 f"pair {point} {label} is filtered, but also a target",
                 "it is never counted; drop one of the two",
             )
             problems.warn("filtered target", found, file=file, remedy=remedy)
-    place = raw.table.at if raw and raw.table else Place(Path(data.origin), range(1, len(data.labels) + 1))
+    if raw is None:
+        place = _saved(data, "labels", len(data.labels))
+    else:
+        place = raw.table.at if raw.table else _first_use(data, raw)
     _look_at_texts(data.labels.texts, place, "label text", "give every label a text of its own", problems)
+
+
+def _saved(data: Dataset, table: str, count: int) -> Place:
+    """Return the place of a text column that `Dataset.save` wrote; its rows count as lines."""
+    return Place(Path(data.origin) / f"{table}.arrow", range(1, count + 1))
+
+
+def _first_use(data: Dataset, raw: Raw) -> Place:
+    """Return the first point with label 0: without a label file label texts are sorted, so no other can be blank."""
+    for name, points in raw.points.items():
+        rows = data[name].targets[:, [0]].nonzero()[0]
+        if len(rows):
+            return Place(points.at.file, [points.at.line(int(rows[0]))])
+    return Place(next(iter(raw.points.values())).at.file, ())
 
 
 def _look_at_texts(texts: Texts | None, place: Place, what: str, remedy: str, problems: Problems) -> None:

@@ -59,7 +59,7 @@ def add_label_features(raw: Raw, survey: Survey, problems: Problems) -> None:
     widths = {int(points.features.shape[1]) for points in raw.points.values() if points.features is not None}
     path = survey.get("label_features", prefer=".txt")
     if path is not None:
-        raw.label_features = read_matrix(path, problems).matrix(problems)
+        raw.label_features, raw.label_features_at = read_matrix(path, problems).matrix(problems), path
         widths.add(int(raw.label_features.shape[1]))
     if len(widths) > 1:
         found = f"feature matrices of different widths: {', '.join(map(str, sorted(widths)))}"

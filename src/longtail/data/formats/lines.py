@@ -17,6 +17,7 @@ from longtail.types import Texts
 
 GZIP = b"\x1f\x8b"
 BOM = b"\xef\xbb\xbf"
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # no UTF-8 begins with either
 HEAD = 1 << 20
 PIECE = 1 << 16
 _BLANKS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), 0xFEFF], " ")
@@ -45,7 +46,7 @@ def has_surrogate(text: str) -> bool:
 
 
 def read_bytes(path: Path, problems: Problems) -> bytes:
-    """Read a whole file, unpacked if it is gzip; of a damaged gzip file keep what can be unpacked."""
+    """Read a whole file, unpacked if it is gzip; of a damaged gzip file keep what can be unpacked; refuse UTF-16."""
     try:
         content = path.read_bytes()
     except OSError as reason:
@@ -57,6 +58,8 @@ def read_bytes(path: Path, problems: Problems) -> bytes:
         if complaint:
             remedy = "copy or compress the file again"
             problems.error("damaged gzip", f"the gzip file is {complaint}", file=path, remedy=remedy)
+    if content.startswith(UTF_16):
+        raise problems.fatal("bad UTF-8", "the file is UTF-16", file=path, remedy="save the file as UTF-8")
     return content.removeprefix(BOM)
 
 

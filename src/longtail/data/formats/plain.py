@@ -4,6 +4,9 @@ r"""TEXT LINES WITH LABELS ↔ ROWS: AttentionXML, PECOS and fastText.
     pecos          trn.txt           3,17\ta text     Z.all.txt label texts, Y.trn.npz values, X.trn.npz, Z.npz TF-IDF
     fasttext       train.txt         __label__3 __label__17 a text       labels.txt label texts
 
+Soft values in pecos: trn.txt lists the id of every label that has a value, and Y.trn.npz holds the values. Who reads
+trn.txt alone takes every soft label for a hard one.
+
 Without a label file the sorted label names are the labels; in fastText names that are all numbers are ids.
 """
 

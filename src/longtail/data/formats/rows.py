@@ -68,6 +68,7 @@ class Raw:
     table: LabelTable | None = None
     pairs: dict[str, tuple[Path, NDArray[np.int64]]] = field(default_factory=dict)  # filter: (P, 2) point, label
     label_features: sp.csr_array | None = None
+    label_features_at: Path | None = None
     vocabulary: list[str] | None = None
 
 
@@ -76,7 +77,7 @@ def assemble(raw: Raw, name: str, origin: str, problems: Problems) -> Dataset:
     if not raw.points:
         raise problems.fatal("no points", "no file with points", file=origin, remedy="add trn, tst or val files")
     names = _number_labels(raw, problems)
-    count = _label_count(raw, names, origin, problems)
+    count = _label_count(raw, names, problems)
     table = raw.table
     texts = names if names is not None else table.texts if table else None
     ids = table.ids if table else None
@@ -178,20 +179,21 @@ def _without(points: Points, wrong: NDArray[np.bool_], labels: NDArray[np.int64]
     return labels[~wrong]
 
 
-def _label_count(raw: Raw, names: list[str] | None, origin: str, problems: Problems) -> int:
+def _label_count(raw: Raw, names: list[str] | None, problems: Problems) -> int:
     """Decide L, and report files that disagree about it."""
+    used = next(iter(raw.points.values())).at.file  # where labels are named that no other file names
     widths = [(points.width, points.at.file) for points in raw.points.values() if points.width is not None]
     claims = [(raw.table.count, raw.table.at.file)] if raw.table else []
-    claims += [(len(names), Path(origin))] if names is not None else []
+    claims += [(len(names), used)] if names is not None else []
     claims += widths
     if raw.label_features is not None:
-        claims.append((int(raw.label_features.shape[0]), Path(origin)))
+        claims.append((int(raw.label_features.shape[0]), raw.label_features_at or used))
     if not claims:
         largest = [int(points.labels.max()) for points in raw.points.values() if len(points.labels)]  # type: ignore[union-attr]
         beyond = max(largest, default=-1) >= MOST_LABELS
         if beyond:
             _report_beyond(raw, problems)
-        claims = [(min(max(largest, default=-1), MOST_LABELS - 1) + 1, Path(origin))]
+        claims = [(min(max(largest, default=-1), MOST_LABELS - 1) + 1, used)]
     count, file = claims[0]
     for other, where in claims[1:]:
         if other != count:

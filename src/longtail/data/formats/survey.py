@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longtail.data.dataset import SPLITS
-from longtail.data.formats.lines import read_head
+from longtail.data.formats.lines import UTF_16, read_bytes, read_head
+from longtail.data.problems import Problems
 from longtail.errors import DataError
 
 TOKENS = {"trn": "train", "train": "train", "tst": "test", "test": "test"}
@@ -52,8 +53,13 @@ _PATTERNS = [(role, re.compile(pattern)) for role, pattern in _ROLES]
 RECOGNISED = (
     "longtail recognises a folder with files for trn|train, tst|test, val|dev (jsonl, csv, tsv, parquet, fastText, "
     "pecos, one-file sparse), or trn_X_Y.txt with trn_X.txt or trn_X_Xf.txt, or train_texts.txt with train_labels.txt, "
-    "or one file of these; `format=` names the format where the content does not"
+    "or one file of these; where the content does not tell the format, name it with --from (format= in Python)"
 )
+ONE_FORMAT = (
+    "keep one format in a folder; where every split has files of several, name the one to read with --from "
+    "(format= in Python)"
+)
+COLUMNS = {"text", "title", "content", "labels", "label", "weights", "weight", "id", "uid"}
 
 
 def role(name: str) -> tuple[str, str] | None:
@@ -124,17 +130,31 @@ def find_format(path: Path, survey: Survey) -> str:
     for split in survey.splits("points"):
         for file in survey.files["points", split]:
             kinds.setdefault(sniff(read_head(file)), file)
-    kinds.pop("", None)
+    unknown = kinds.pop("", None)
     if len(kinds) > 1:
         found = ", ".join(f"{file.name} is {kind}" for kind, file in kinds.items())
-        raise DataError(f"files of different formats: {found}", file=path, remedy="keep one format in a folder")
+        raise DataError(f"files of different formats: {found}", file=path, remedy=ONE_FORMAT)
     if kinds:
         return next(iter(kinds))
     if any(survey.splits("targets")):
         return "xmc"
     if any(survey.splits("tags")):
         return "attentionxml"
+    if unknown is not None:
+        _explain(unknown)
     raise DataError(f"no known format; found {_listing(path)}", file=path, remedy=RECOGNISED)
+
+
+def _explain(file: Path) -> None:
+    """Raise what can be said of a file of points that is like no format."""
+    head = read_head(file)
+    if not head.strip() or head.startswith(UTF_16):
+        read_bytes(file, Problems())  # says why a file that is not empty cannot be read
+        raise DataError("an empty file", file=file, remedy="write one point a line, or remove the file")
+    if file.name.lower().removesuffix(".gz").endswith((".csv", ".tsv")):
+        first = head.partition(b"\n")[0].decode("utf-8", "replace").strip()
+        found = f"the first row {first[:60]!r} does not name the columns text and labels"
+        raise DataError(found, file=file, line=1, remedy="begin with a header row such as: text,labels")
 
 
 def sniff(head: bytes) -> str:
@@ -157,8 +177,18 @@ def sniff(head: bytes) -> str:
     elif re.match(rb"(?:\d+(?:,\d+)*)?\t", first):
         kind = "pecos"
     else:
-        kind = "csv" if _has_columns(first, ",") else ""
+        kind = "csv" if _has_columns(first, find_separator(first, ",")) else ""
     return kind
+
+
+def find_separator(header: bytes, usual: str) -> str:
+    """Tell which of , ; and tab separates the columns of a header row: the usual one, unless another finds more.
+
+    >>> find_separator(b"text;labels", ","), find_separator(b"text,labels", ","), find_separator(b"text", ",")
+    (';', ',', ',')
+    """
+    marks = usual + ",;\t"  # of equals max takes the first
+    return max(marks, key=lambda mark: len(_cells(header, mark) & COLUMNS))
 
 
 def _has_key(line: bytes, key: str) -> bool:
@@ -172,11 +202,16 @@ def _has_key(line: bytes, key: str) -> bool:
 
 def _has_columns(first: bytes, separator: str) -> bool:
     """Tell whether a line is the header of a table with columns for texts and labels."""
-    if separator.encode() not in first or len(first) > 10_000:
-        return False
-    line = first.decode("utf-8", "replace").replace("\r", " ")  # which csv would refuse
-    cells = {cell.strip().lower() for cell in next(csv.reader([line], delimiter=separator), [])}
+    cells = _cells(first, separator)
     return bool(cells & {"text", "title"} and cells & {"labels", "label"})
+
+
+def _cells(first: bytes, separator: str) -> set[str]:
+    """Name the columns of a header row; a very long line is none."""
+    if len(first) > 10_000:
+        return set()
+    line = first.decode("utf-8", "replace").replace("\r", " ")  # which csv would refuse
+    return {cell.strip().lower() for cell in next(csv.reader([line], delimiter=separator), [])}
 
 
 def _listing(path: Path) -> str:

@@ -1,8 +1,10 @@
 """CSV AND TSV ↔ ROWS: a header row, then columns text, labels, weights?, id? in any order.
 
-A cell of labels is a JSON list, or labels separated by the first of | ; , that occurs in any cell of the file; where
-none occurs, blanks separate ids, and any other cell is one label. Labels that are all integers are ids; in a JSON list
-strings are label texts. Weights may be separated by any of these. Written with | and ids.
+The header row tells whether commas, semicolons or tabs separate the cells. A cell of labels is a JSON list, or labels
+separated by the first of | ; , that occurs in any cell of the file; where none occurs, blanks separate ids, and any
+other cell is one label. Labels that are all integers are ids; in a JSON list strings are label texts. A comma may be
+part of a label text, so a check warns where label texts were split at commas. Weights may be separated by any of these.
+Written with | and ids.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from longtail.data.dataset import Dataset, Split
 from longtail.data.formats.lines import clean, decoded, read_bytes
 from longtail.data.formats.rows import LabelTable, Place, Points, Raw
 from longtail.data.formats.sidecars import read_label_lines, write_sidecars
-from longtail.data.formats.survey import SHORT, Survey
+from longtail.data.formats.survey import SHORT, Survey, find_separator
 from longtail.data.formats.values import short, shortest, typed
 from longtail.data.problems import Problems
 
@@ -66,7 +68,7 @@ def _points(path: Path, separator: str, problems: Problems) -> Points:
     columns, lines = _read_columns(path, separator, problems)
     texts, cells = _texts(columns), columns.get("labels")
     if texts is None or cells is None:
-        found = f"columns {', '.join(columns) or 'none'}"
+        found = f"columns {', '.join(columns)}" if columns else "an empty file"
         raise problems.fatal(
             "header", found, file=path, line=1, remedy="name the columns text and labels in the first row"
         )
@@ -83,10 +85,11 @@ def _points(path: Path, separator: str, problems: Problems) -> Points:
     )  # fmt: skip
 
 
-def _read_columns(path: Path, separator: str, problems: Problems) -> tuple[dict[str, list[str]], list[int]]:
+def _read_columns(path: Path, usual: str, problems: Problems) -> tuple[dict[str, list[str]], list[int]]:
     """Read a table into columns by name, with the line of every row; blank lines are skipped."""
-    lines = (line + "\n" for _, line in decoded(read_bytes(path, problems), path, problems))
-    rows = csv.reader(lines, delimiter=separator, strict=True)
+    content = read_bytes(path, problems)
+    lines = (line + "\n" for _, line in decoded(content, path, problems))
+    rows = csv.reader(lines, delimiter=find_separator(content.partition(b"\n")[0], usual), strict=True)
     names: list[str] | None = None
     cells: list[list[str]] = []
     numbers: list[int] = []
@@ -149,6 +152,11 @@ def _split_cells(cells: list[str], place: Place, problems: Problems) -> tuple[li
         else:
             found = (word.strip() for word in ([cell] if mark is None else cell.split(mark)))
             rows.append([word for word in found if word])
+    if mark == "," and not all(word.strip().isdecimal() for cell in plain for word in cell.split(",") if word.strip()):
+        problems.warn(
+            "labels split at commas", "cells of labels were split at commas, as none holds | or ;", file=place.file,
+            line=1, remedy='if a label text holds a comma, separate labels by |, or write a JSON list: ["a, b", "c"]',
+        )  # fmt: skip
     return rows, len(plain) < len(cells)
 
 
