@@ -48,7 +48,9 @@ FORMATS: dict[str, Format] = {
     "attentionxml": Format(
         "train_texts.txt with train_labels.txt", False, False, plain.read_attentionxml, plain.write_attentionxml
     ),
-    "pecos": Format("ids, a tab and a text; matrices as npz", True, False, plain.read_pecos, plain.write_pecos),
+    "pecos": Format(
+        "trn.txt with ids, tab, text; soft values in Y.trn.npz only", True, False, plain.read_pecos, plain.write_pecos
+    ),
     "fasttext": Format("__label__3 before a text", False, False, plain.read_fasttext, plain.write_fasttext),
 }
 
