@@ -154,7 +154,7 @@ def _split_cells(cells: list[str], place: Place, problems: Problems) -> tuple[li
             rows.append([word for word in found if word])
     if mark == "," and not all(word.strip().isdecimal() for cell in plain for word in cell.split(",") if word.strip()):
         problems.warn(
-            "labels split at commas", "labels were split at commas, as no cell holds a | or a semicolon", file=place.file,
+            "labels split at commas", "labels were split at commas, as no cell has | or semicolons", file=place.file,
             line=1, remedy='if a label text holds a comma, separate labels by |, or write a JSON list: ["a, b", "c"]',
         )  # fmt: skip
     return rows, len(plain) < len(cells)
