@@ -70,7 +70,7 @@ def draw_neighbours(names: Sequence[str], values: Sequence[float], path: str | P
     with picture(path, title, size=(7.2, 0.9 + 0.32 * max(1, len(names)))) as axes:
         places = np.arange(len(names))[::-1]
         axes.barh(places, values, color=INK, height=0.62)
-        axes.set_yticks(places, [shortened(name) for name in names], fontsize=8)
+        axes.set_yticks(places, [literal(shortened(name)) for name in names], fontsize=8)
         for place, value in zip(places, values, strict=True):
             axes.text(value, place, f" {value:.2f}", va="center", fontsize=8, color=QUIET)
         axes.set_xlim(0, 1.08 * max([*values, 1e-9]))
@@ -87,6 +87,15 @@ def shortened(text: str, most: int = 60) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
+def literal(text: str) -> str:
+    r"""Escape dollar signs, which matplotlib would take for the borders of a formula.
+
+    >>> literal("price $x$")
+    'price \\$x\\$'
+    """
+    return text.replace("$", r"\$")
+
+
 def draw_reliability(tables: Mapping[str, Sequence[Any]], path: str | Path, title: str) -> None:
     """Draw predicted against observed relevance for each table; the area of a point is the number of pairs."""
     with picture(path, title, size=(5.6, 5.0)) as axes:
@@ -94,7 +103,7 @@ def draw_reliability(tables: Mapping[str, Sequence[Any]], path: str | Path, titl
         for colour, (name, rows) in zip((SECOND, INK), tables.items(), strict=False):
             predicted, observed = [row.predicted for row in rows], [row.observed for row in rows]
             largest = max((row.count for row in rows), default=1)
-            axes.plot(predicted, observed, color=colour, linewidth=1.5, label=name)
+            axes.plot(predicted, observed, color=colour, linewidth=1.5, label=literal(name))
             axes.scatter(
                 predicted, observed, s=[12 + 140 * row.count / largest for row in rows], color=colour, alpha=0.8
             )
@@ -120,7 +129,7 @@ class picture:  # noqa: N801  (a context manager that reads like a word)
             raise MissingExtra("matplotlib", "report") from None
         self.figure = Figure(figsize=self.size, dpi=150, layout="constrained")
         axes = self.figure.subplots()
-        axes.set_title(self.title, loc="left", fontsize=11)
+        axes.set_title(literal(self.title), loc="left", fontsize=11)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(color="#e6e8eb", linewidth=0.6)
         axes.set_axisbelow(True)

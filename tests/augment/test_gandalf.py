@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longtail.augment.gandalf import Gandalf
+from longtail.augment.labelmix import LabelMix
 from longtail.data.dataset import Labels, Split, from_rows
 from longtail.data.formats import load
 from longtail.errors import DataError, RecipeError
@@ -140,6 +141,39 @@ def test_graphs_come_from_the_original_points_only():
     np.testing.assert_array_equal(Gandalf().rows(once).toarray(), Gandalf().rows(split).toarray())
 
 
+FIRSTS = [
+    Gandalf(),
+    Gandalf(points="labels"),
+    Gandalf(points="labels", targets="self"),
+    Gandalf(sample="points"),
+    Gandalf(sample=5),
+    Gandalf(share=0.3, order="tail"),
+    LabelMix(probability=1),
+]
+
+
+def made(part: Gandalf | LabelMix, split: Split, seed: int = 0) -> Split:
+    """Make points with either augmentation."""
+    return part.augment_once(split, seed=seed) if isinstance(part, LabelMix) else part.augment(split, seed=seed)
+
+
+@pytest.mark.parametrize("first", FIRSTS, ids=str)
+def test_a_second_augmentation_counts_on_the_true_originals(first):
+    split = many()
+    once = made(first, split)
+    assert once.original is split
+    twice = made(Gandalf(), once)
+    assert twice.original is split
+    for graph in ("conditionals", "walk", "glas"):
+        part = Gandalf(graph=graph)
+        np.testing.assert_array_equal(part.rows(twice, seed=2).toarray(), part.rows(split, seed=2).toarray())
+    assert Gandalf(calibrate=True).fit(twice).fitted == Gandalf(calibrate=True).fit(split).fitted
+    mixers = [LabelMix(graph="conditionals").prepare(part) for part in (split, twice)]
+    np.testing.assert_array_equal(mixers[0].weights, mixers[1].weights)
+    chosen = [Gandalf(share=0.2, order="tail", points="labels").augment(part, seed=0).texts for part in (split, twice)]
+    assert chosen[0] == chosen[1]
+
+
 def test_ids_name_the_label_and_excluded_pairs_stay_with_the_originals():
     split = small([[0, 1], [2]])
     labels = replace(split.labels, ids=Texts(list("abcdef")))
@@ -170,6 +204,13 @@ def test_label_features_stand_in_where_points_have_no_texts():
     more = Gandalf().augment(split, seed=0)
     assert len(more) == 2 + 4  # two labels have no features
     np.testing.assert_array_equal(more.features.toarray(), np.vstack([np.eye(2, 4), np.eye(4)]))
+
+
+def test_points_with_features_but_no_texts_need_label_features():
+    features = sp.csr_array(np.eye(2, 4, dtype=np.float32))
+    split = replace(small([[0, 1], [2]]), texts=None, features=features)
+    with pytest.raises(DataError, match=r"features but no texts.*raw texts"):
+        Gandalf().augment(split, seed=0)
 
 
 def test_an_empty_training_set_gives_self_annotated_points():

@@ -215,6 +215,23 @@ def test_texts_that_are_no_twins_are_left_alone():
     assert found.apply(data.train.targets).nnz <= conditionals(data.train.targets, threshold=0.025).nnz
 
 
+def test_labels_that_share_one_text_are_one_piece_of_evidence():
+    random = np.random.default_rng(0)
+    rows = [random.choice(80, 6, replace=False).tolist() for _ in range(200)]
+    names = ["Overview"] * 80
+    train = from_rows({"train": (["overview"] * 5 + ["other"] * 195, rows)}, label_texts=names).train
+    assert len(candidates(train, twins(train)).outcomes) > module.FEWEST_PAIRS
+    found = calibrate(train)
+    assert found.method == "shrunk"
+    assert found.twins == 80
+    assert Gandalf(calibrate=True).augment(train, seed=0).targets.nnz > 0
+
+
+def test_one_fold_alone_is_not_fitted(monkeypatch):
+    monkeypatch.setattr(module, "FOLDS", 1)
+    assert calibrate(synthetic()).method == "shrunk"
+
+
 def test_texts_may_be_absent():
     train = replace(small([("ant", [0])]), texts=None)
     assert calibrate(train).method == "shrunk"

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from pydantic import Field
 
-from longtail.augment.soft import SoftTargets, need_label_texts, originals
+from longtail.augment.soft import SoftTargets, need_label_texts
 from longtail.data.dataset import Split
 from longtail.errors import DataError, RecipeError
 from longtail.labels.calibration import Calibration, calibrate, calibration_of
@@ -72,16 +72,17 @@ class Gandalf(SoftTargets):
 
     def calibration(self, train: Split, *, seed: int = 0) -> Calibration:
         """Return the fitted calibration, or fit it to the original points."""
-        return calibrate(originals(train), seed=seed) if self.fitted is None else calibration_of(self.fitted)
+        return calibrate(train.original, seed=seed) if self.fitted is None else calibration_of(self.fitted)
 
     def augment(self, train: Split, *, seed: int = 0) -> Split:
         """Append the label points after the others; the same seed gives the same points."""
         chosen = self._chosen(train, np.random.default_rng((seed, 1)))
         labelled = _label_points(train, chosen, self.rows(train, seed=seed))
         whole = labelled if self.points == "labels" else _union(train, labelled)
+        whole = replace(whole, source=train.original)
         if self.sample is None:
             return whole
-        size = len(originals(train)) if self.sample == "points" else self.sample
+        size = len(train.original) if self.sample == "points" else self.sample
         if not 0 < size <= len(whole):
             raise DataError(f"a sample of {size:,} from {len(whole):,} points", remedy="set sample lower or to null")
         return whole.take(np.sort(np.random.default_rng((seed, 2)).permutation(len(whole))[:size]))
@@ -92,9 +93,9 @@ class Gandalf(SoftTargets):
         if self.targets == "self":
             return sp.csr_array(sp.eye_array(count, dtype=np.float32, format="csr"))
         if self.calibrate:
-            targets = originals(train).targets
+            targets = train.original.targets
             return self.calibration(train, seed=seed).apply(targets, threshold=self.threshold)
-        return self.weights(originals(train).targets, threshold=self.threshold, seed=seed, own=self.self_one)
+        return self.weights(train.original.targets, threshold=self.threshold, seed=seed, own=self.self_one)
 
     def _chosen(self, train: Split, random: np.random.Generator) -> NDArray[np.int64]:
         """Choose the labels that become points, ascending; a label without words cannot be one."""
@@ -102,14 +103,19 @@ class Gandalf(SoftTargets):
         size = round(self.share * len(labels))
         shuffled = random.permutation(labels)
         if self.order == "tail":
-            bin_of = bins(frequencies(originals(train).targets), BINS)
+            bin_of = bins(frequencies(train.original.targets), BINS)
             shuffled = shuffled[np.argsort(-bin_of[shuffled], kind="stable")]
         return np.sort(shuffled[:size])
 
 
 def _has_words(train: Split) -> NDArray[np.bool_]:
     """Tell which labels have a text that is not blank, or features where the points have no texts."""
-    if train.texts is None and train.labels.features is not None:
+    if train.texts is None:
+        if train.labels.features is None:
+            raise DataError(
+                "the points have features but no texts, and the labels have no features: no label can become a point",
+                remedy="load a layout with raw texts (jsonl, xmc with trn_X.txt …), or add label features (Yf.txt)",
+            )
         return np.diff(train.labels.features.indptr) > 0
     texts = need_label_texts(train, "Gandalf, which makes a training point of every label,")
     return np.asarray(pc.not_equal(pc.utf8_trim_whitespace(texts.array), ""), np.bool_)

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from pydantic import Field
 
-from longtail.augment.soft import SoftTargets, made_by, need_label_texts, originals
+from longtail.augment.soft import SoftTargets, made_by, need_label_texts
 from longtail.data.dataset import Split
 from longtail.labels.propensity import frequencies
 from longtail.recipe import record
@@ -39,7 +39,7 @@ class LabelMix(SoftTargets):
     def prepare(self, train: Split, *, seed: int = 0) -> Mixer:
         """Compute the label graph and the weights of the labels from the original points."""
         need_label_texts(train, "LabelMix, which appends the text of a label,")
-        points = originals(train).targets
+        points = train.original.targets
         counts = np.maximum(frequencies(points), 1)
         graph = None
         if self.soft:
@@ -64,7 +64,8 @@ class LabelMix(SoftTargets):
             targets = sp.csr_array(targets - targets.multiply(train.excluded.astype(np.bool_)))
             targets.eliminate_zeros()
         mixed = Texts(_followed(texts, names, partners))
-        return replace(train, texts=mixed, targets=targets, augmented=made_by(train, partners >= 0))
+        marks = made_by(train, partners >= 0)
+        return replace(train, texts=mixed, targets=targets, augmented=marks, source=train.original)
 
 
 @dataclass(frozen=True, eq=False)

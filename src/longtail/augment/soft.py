@@ -1,7 +1,7 @@
 """LABEL MATRIX → SOFT TARGETS OF LABELS: what Gandalf and LabelMix share.
 
 Row j says how relevant every label is to a text that means label j. Graphs, frequencies and bins always come from the
-original points, never from those that an augmentation made.
+original points (`Split.original`), never from those that an augmentation made or changed.
 """
 
 from __future__ import annotations
@@ -46,11 +46,6 @@ class SoftTargets(Augmentation):
             return sigmoid_targets(similarity(targets, threshold=threshold), own=own)
         walk = random_walk(targets, hops=self.hops, restart=self.restart, top=self.top, head=self.head, seed=seed)
         return above(ratios(walk), threshold)
-
-
-def originals(train: Split) -> Split:
-    """Return the points that no augmentation made."""
-    return train if train.augmented is None else train.take(np.flatnonzero(~train.augmented))
 
 
 def need_label_texts(train: Split, what: str) -> Texts:

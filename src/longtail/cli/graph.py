@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longtail.cli.console import emit, progress, say, size, table
-from longtail.cli.data import Folder, Force
-from longtail.errors import DataError, RecipeError, nearest
+from longtail.cli.console import emit, progress, say, size, table, with_settings
+from longtail.cli.data import Folder, Force, Format, From
+from longtail.errors import DataError, RecipeError
 
 if TYPE_CHECKING:
     from longtail.data.dataset import Dataset, Split
@@ -18,11 +19,43 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Build, look at and judge the graph of labels that go together.")
 
-Kind = Annotated[str, typer.Option("--kind", help="conditionals, glas, walk or proximity.")]
+
+class Kinds(StrEnum):
+    """The kinds of graphs."""
+
+    conditionals = "conditionals"
+    glas = "glas"
+    walk = "walk"
+    proximity = "proximity"
+
+
+class Methods(StrEnum):
+    """The augmentations that make or change the points of a data set."""
+
+    gandalf = "gandalf"
+    labelmix = "labelmix"
+
+
+def _within(value: float | None) -> float | None:
+    """Refuse what nothing or everything is above; nan fails the comparison too."""
+    if value is not None and not 0 <= value < 1:
+        raise typer.BadParameter(f"{value} is not at least 0 and below 1")
+    return value
+
+
+def _cut(value: float | None) -> float | None:
+    """Refuse a cut that no target or every target reaches; nan fails the comparison too."""
+    if value is not None and not 0 <= value <= 1:
+        raise typer.BadParameter(f"{value} is not from 0 to 1")
+    return value
+
+
+Kind = Annotated[Kinds, typer.Option("--kind", help="How the edges are weighed.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same result.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
-Threshold = Annotated[float, typer.Option("--threshold", min=0, max=1, help="Keep only what is above this.")]
-METHODS = ("gandalf", "labelmix")
+Threshold = Annotated[
+    float, typer.Option("--threshold", help="Keep only what is above this, from 0 to below 1.", callback=_within)
+]
 
 
 def register(parent: typer.Typer) -> None:
@@ -34,11 +67,16 @@ def register(parent: typer.Typer) -> None:
 @app.command()
 def build(
     path: Folder,
-    out: Annotated[Path, typer.Option("--out", "-o", help="A .safetensors file, or the folder to put it in.")],
-    kind: Kind = "conditionals",
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="A .safetensors file, or the folder to put it in; a dry run needs none."),
+    ] = None,
+    kind: Kind = Kinds.conditionals,
     threshold: Threshold = 0.1,
     top: Annotated[int | None, typer.Option(min=1, help="Keep at most so many edges a label.")] = None,
     seed: Seed = 0,
+    from_: From = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the estimated memory and time, and stop.")] = False,
     force: Force = False,
 ) -> None:
@@ -49,11 +87,11 @@ def build(
     from longtail.files import write_arrays
     from longtail.labels.graph import KINDS, estimate
 
-    if kind not in KINDS:
-        raise DataError(f"{kind!r} is not a kind of graph", remedy=nearest(kind, KINDS))
+    if out is None and not dry_run:
+        raise typer.BadParameter("say where the graph goes, or ask for a --dry-run", param_hint="--out")
     with progress(f"reading {path}"):
-        train = load(path).train
-    if dry_run:
+        train = load(path, format=from_).train.original
+    if out is None or dry_run:
         needs = estimate(train.targets, kind, threshold=threshold, top=top)
         emit({"peak_bytes": needs.peak_bytes, "seconds": round(needs.seconds, 2), "entries": needs.entries})
         return
@@ -80,22 +118,20 @@ def _settings(kind: str, threshold: float, top: int | None, seed: int) -> dict[s
 def show(
     path: Folder,
     label: Annotated[str, typer.Option("--label", "-l", help="A label: its number, raw id or text.")],
-    kind: Kind = "conditionals",
+    kind: Kind = Kinds.conditionals,
     k: Annotated[int, typer.Option("--k", "-k", min=1, max=100, help="Neighbours shown.")] = 10,
     plot: Annotated[Path | None, typer.Option(help="Draw them to this .svg or .png file.")] = None,
     json: Json = False,
     seed: Seed = 0,
+    from_: From = None,
 ) -> None:
     """Show the strongest neighbours of a label."""
     from longtail.data.formats import load
-    from longtail.labels.graph import KINDS
     from longtail.labels.lookup import find_label
     from longtail.report import bar, draw_neighbours
 
-    if kind not in KINDS:
-        raise DataError(f"{kind!r} is not a kind of graph", remedy=nearest(kind, KINDS))
     with progress(f"reading {path}"):
-        train = load(path).train
+        train = load(path, format=from_).train.original
         own = find_label(train.labels, label)
         found = _neighbours(train, own, kind, k, seed)
     name = _name(train, own)
@@ -122,11 +158,12 @@ def _neighbours(train: Split, own: int, kind: str, k: int, seed: int) -> list[di
     """List the k strongest neighbours of a label; visits of a walk are relative to those at home."""
     import numpy as np
 
-    from longtail.labels.graph import KINDS, ratios
+    from longtail.labels.graph import one_row
     from longtail.labels.propensity import frequencies
 
-    graph = KINDS[kind](train.targets, **_settings(kind, 0.0, k + 1, seed))
-    row = (ratios(graph) if kind == "walk" else graph)[[own]]
+    row = one_row(train.targets, kind, own, threshold=0, top=k + 1, seed=seed)
+    if kind == "walk":
+        row.data = np.minimum(row.data / row.data[row.indices == own], 1)
     counts = frequencies(train.targets)
     order = [place for place in np.lexsort((row.indices, -row.data)) if row.indices[place] != own][:k]
     return [
@@ -146,6 +183,7 @@ def fit(
     plot: Annotated[Path | None, typer.Option(help="Draw the reliability to this .svg or .png file.")] = None,
     json: Json = False,
     seed: Seed = 0,
+    from_: From = None,
 ) -> None:
     """Measure how far Gandalf's postulate holds here, before training anything, and recommend what to do."""
     from longtail.data.formats import load
@@ -153,9 +191,9 @@ def fit(
     from longtail.report import draw_reliability
 
     with progress(f"reading {path}"):
-        data = load(path)
+        data = load(path, format=from_)
     with progress("comparing labels with training points of the same text"):
-        found = calibrate(data.train, seed=seed)
+        found = calibrate(data.train.original, seed=seed)
     if plot is not None:
         draw_reliability(found.reliability, plot, f"{data.name}: soft targets and reality")
         say(f"wrote {plot}")
@@ -188,13 +226,15 @@ def augment(
     path: Folder,
     out: Annotated[Path, typer.Argument(help="The folder to write.")],
     *,
-    method: Annotated[str, typer.Option("--method", "-m", help="gandalf or labelmix.")] = "gandalf",
+    method: Annotated[Methods, typer.Option("--method", "-m", help="How points are made.")] = Methods.gandalf,
     threshold: Threshold = 0.1,
     calibrate: Annotated[bool, typer.Option("--calibrate", help="Fit soft targets to what label twins show.")] = False,
     binarise: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Leave out values below this; the others become 1.")
+        float | None,
+        typer.Option(help="Leave out values below this, from 0 to 1; the others become 1.", callback=_cut),
     ] = None,
-    format: Annotated[str, typer.Option("--format", "-f", help="jsonl, parquet, xmc, pecos, fasttext, xc …")] = "jsonl",
+    from_: From = None,
+    format: Format = "jsonl",
     set_: Annotated[list[str] | None, typer.Option("--set", help="Change a setting: --set share=0.5.")] = None,
     seed: Seed = 0,
     force: Force = False,
@@ -202,13 +242,12 @@ def augment(
     """Write a data set with more training points, for any trainer; test points, labels and filters stay."""
     from longtail.augment.soft import binarised
     from longtail.data.formats import FORMATS, load, write
-    from longtail.files import write_json
+    from longtail.recipe import part_of
 
-    if format not in FORMATS:
-        raise DataError(f"unknown format {format!r}", remedy=nearest(format, FORMATS))
-    part = _part(method, threshold, calibrate, set_ or [])
+    flags = {"part": method.value, "threshold": threshold} | ({"calibrate": True} if calibrate else {})
+    part = with_settings(part_of(flags), set_ or [])
     with progress(f"reading {path}"):
-        data = load(path)
+        data = load(path, format=from_)
     with progress(f"augmenting {len(data.train):,} points with {method}"):
         part, train = _augmented(part, data.train, seed)
     if binarise is not None:
@@ -220,28 +259,11 @@ def augment(
         )
     made: Dataset = data.with_splits(train, *(split for name, split in data.splits.items() if name != "train"))
     with progress(f"writing {out}"):
-        write(made, out, format, force=force)
-        write_json(
-            out / "augmentation.json", part.dump() | {"seed": seed, "binarise": binarise, "of": data.fingerprint}
-        )
+        how = part.dump() | {"seed": seed, "binarise": binarise, "of": data.fingerprint}
+        write(made, out, format, force=force, augmentation=how)
     fresh = int(train.augmented.sum()) if train.augmented is not None else 0
     points = f"{len(train):,} points, {fresh:,} of them made by {method}, {train.targets.nnz:,} targets"
     say(f"wrote {out} ({format}): {points}")
-
-
-def _part(method: str, threshold: float, calibrate: bool, settings: list[str]) -> Part:
-    """Make the augmentation from flags and `--set`."""
-    from longtail.recipe import parsed, part_of
-
-    if method not in METHODS:
-        raise RecipeError(f"--method {method}: {nearest(method, METHODS)}")
-    part = part_of({"part": method, "threshold": threshold} | ({"calibrate": True} if calibrate else {}))
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not equals:
-            raise RecipeError(f"--set {setting}: no '='; write --set share=0.5")
-        part = part.override(name.strip(), parsed(value))
-    return part
 
 
 def _augmented(part: Part, train: Split, seed: int) -> tuple[Part, Split]:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,6 +112,19 @@ def threads() -> int:
     """Count the cores that this process may use, up to MOST_THREADS."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, MOST_THREADS)
+
+
+def held() -> tuple[int, int] | None:
+    """Return the bytes of memory that this process holds now and the most it ever held, where the system tells."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    sizes = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    if "VmRSS" not in sizes or "VmHWM" not in sizes:
+        return None
+    now, most = (int(sizes[name][0]) * 1024 for name in ("VmRSS", "VmHWM"))
+    return now, most
 
 
 def built(blocks: Iterable[NDArray[Any]], build: Callable[[NDArray[Any]], Rows], labels: int) -> sp.csr_array:

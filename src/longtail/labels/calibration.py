@@ -29,7 +29,7 @@ from longtail.labels.graph import conditionals
 from longtail.labels.propensity import frequencies
 from longtail.types import LabelMatrix, Texts
 
-FEWEST_PAIRS, FEWEST_LABELS = 200, 50  # below, nothing can be fitted
+FEWEST_PAIRS, FEWEST_TEXTS = 200, 50  # below, nothing can be fitted
 POINTS_PER_LABEL = 5  # twins of one label; a text like "Overview" may be the text of thousands of points
 WORK = 2**24  # multiply-adds, and so candidate pairs, at most; further twins are left out at random
 FOLDS = 5
@@ -193,9 +193,9 @@ def calibrate(train: Split, *, seed: int = 0) -> Calibration:
         found = twins(train, near=True)
         pairs = candidates(train, found, seed=seed)
     shrunk = Shrunk(len(train))
-    if _few(pairs):
+    folds = np.random.default_rng(seed).integers(0, FOLDS, int(pairs.texts.max(initial=0)) + 1)[pairs.texts]
+    if _few(pairs) or len(np.unique(folds)) < 2:
         return _record(train, found, pairs, shrunk, {"shrunk": shrunk(pairs.counts)})
-    folds = np.random.default_rng(seed).integers(0, FOLDS, int(pairs.texts.max()) + 1)[pairs.texts]
     held = {"shrunk": shrunk(pairs.counts)}
     held |= {"isotonic": _held_out(Isotonic, pairs, folds), "logistic": _held_out(Logistic, pairs, folds)}
     losses = {name: _log_loss(values, pairs.outcomes) for name, values in held.items()}
@@ -282,8 +282,8 @@ def _stored(matrix: sp.csr_array, keys: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _few(pairs: Pairs) -> bool:
-    """Tell whether there is too little to fit."""
-    return len(pairs.outcomes) < FEWEST_PAIRS or len(np.unique(pairs.labels)) < FEWEST_LABELS
+    """Tell whether there is too little to fit; labels of one text fall into one fold, so that texts are counted."""
+    return len(pairs.outcomes) < FEWEST_PAIRS or len(np.unique(pairs.texts)) < FEWEST_TEXTS
 
 
 def _held_out(curve: type[Isotonic] | type[Logistic], pairs: Pairs, folds: NDArray[Any]) -> Numbers:

@@ -23,13 +23,25 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.errors import DataError, nearest
-from longtail.labels.blocks import Rows, assembled, built, check_cut, edge_rows, finished, pattern, same_edges, threads
+from longtail.labels.blocks import (
+    Rows,
+    assembled,
+    built,
+    check_cut,
+    edge_rows,
+    finished,
+    held,
+    pattern,
+    same_edges,
+    threads,
+)
 from longtail.labels.walk import (
     HEAD,
     HOP_BYTES,
     HOPS,
     RESTART,
     TOP,
+    VISIT_BYTES,
     WALKERS,
     normalised,
     random_walk,
@@ -45,6 +57,7 @@ __all__ = [
     "conditionals",
     "estimate",
     "normalised",
+    "one_row",
     "proximity",
     "random_walk",
     "ratios",
@@ -54,11 +67,11 @@ __all__ = [
 
 BLOCK = 2**21  # multiply-adds of one block of the product
 SAMPLE = 4096  # labels whose rows an estimate builds
-PROCESS = 80 * 2**20  # the interpreter with numpy, scipy and pyarrow, before any data
+PROCESS = 90 * 2**20  # the interpreter with numpy, scipy and pyarrow, where the system does not tell what is held
 
 
 class Estimate(NamedTuple):
-    """What a graph will take: the peak of a process that opens the label matrix and builds it, the time, the edges."""
+    """What a graph will take: the peak of a process like this one, with what it holds already, the time, the edges."""
 
     peak_bytes: int
     seconds: float
@@ -135,6 +148,43 @@ KINDS: Mapping[str, Callable[..., sp.csr_array]] = MappingProxyType(
 )
 
 
+def one_row(
+    targets: LabelMatrix,
+    kind: str,
+    label: int,
+    *,
+    threshold: float = 0.1,
+    top: int | None = None,
+    seed: int = 0,
+) -> sp.csr_array:
+    """Return row `label` of a graph, (1, L), as the whole graph would have it, without building the other rows.
+
+    `threshold` acts on conditionals and glas, `seed` on the walk, which has its default settings but for `top`.
+
+    >>> from longtail.types import label_matrix
+    >>> one_row(label_matrix(np.array([0, 2, 3]), np.array([0, 1, 0]), (2, 3)), "conditionals", 0).toarray()
+    array([[1. , 0.5, 0. ]], dtype=float32)
+    """
+    _check(kind, threshold, top)
+    owner = np.array([label])
+    if kind == "walk":
+        seen = pattern(without_head(targets, HEAD))
+        found = walked(seen, owner, hops=HOPS, restart=RESTART, top=TOP if top is None else top, seed=seed)
+    else:
+        rule = _RULES[kind]
+        found = _block(_product(targets), owner, rule, threshold if rule.own else 0, top)
+    values = np.ones_like(found.values) if kind == "proximity" else found.values
+    starts = np.array([0, len(values)], np.int32)
+    return sp.csr_array((values, found.columns, starts), shape=(1, targets.shape[1]))
+
+
+def _check(kind: str, threshold: float, top: int | None) -> None:
+    """Refuse a graph that nobody can build."""
+    if kind not in KINDS:
+        raise DataError(f"{kind!r} is not a kind of graph", remedy=nearest(kind, KINDS))
+    check_cut(threshold, top)
+
+
 def estimate(
     targets: LabelMatrix, kind: str = "conditionals", *, threshold: float = 0.1, top: int | None = None
 ) -> Estimate:
@@ -142,18 +192,24 @@ def estimate(
 
     `threshold` acts on conditionals and glas. A walk is foreseen at its default settings.
     """
-    if kind not in KINDS:
-        raise DataError(f"{kind!r} is not a kind of graph", remedy=nearest(kind, KINDS))
-    check_cut(threshold, top)
+    _check(kind, threshold, top)
     labels = targets.shape[1]
+    now, most = _memory(targets)
     random = np.random.default_rng((SAMPLE, labels, targets.nnz))  # not a seed that may also have made the targets
     sample = np.sort(random.permutation(labels)[:SAMPLE])
     trial = _walk_trial(targets, sample) if kind == "walk" else _product_trial(targets, sample, kind, threshold, top)
     entries = round(trial.edges / max(len(sample), 1) * labels)
-    given = targets.indices.nbytes + targets.indptr.nbytes + (0 if _mapped(targets.data) else targets.data.nbytes)
     # Finished blocks hold 8 bytes an edge; joining them takes 4 more, when the buffers are free again.
     edges = max(trial.buffers + 8 * entries, 12 * entries)
-    return Estimate(PROCESS + given + trial.copies + edges + 32 * labels, float(trial.seconds), entries)
+    peak = max(most, now + trial.copies + edges + 32 * labels)
+    return Estimate(peak, float(trial.seconds), entries)
+
+
+def _memory(targets: LabelMatrix) -> tuple[int, int]:
+    """Return the bytes that the process holds with the label matrix, and the most it ever held."""
+    targets.indices.max(initial=0)  # pages of a mapped file are held from the first time they are read
+    given = targets.indices.nbytes + targets.indptr.nbytes + targets.data.nbytes
+    return held() or (PROCESS + given, PROCESS + given)
 
 
 class _Trial(NamedTuple):
@@ -175,7 +231,10 @@ def _walk_trial(targets: LabelMatrix, sample: NDArray[Any]) -> _Trial:
     share = len(sample) / max(targets.shape[1], 1)
     seconds = prepared - began + (time.perf_counter() - prepared) / max(share, 1e-9) / threads()
     copies = 4 * rest.nnz + (0 if rest is targets else 5 * rest.nnz)
-    return _Trial(edges, seconds, copies, min(threads() * WALKERS, targets.shape[1]) * HOPS * HOP_BYTES)
+    some = sample[::16]
+    visited = walked(seen, some, hops=HOPS, restart=RESTART, top=None, seed=0).sizes.sum() / max(len(some), 1)
+    walker = HOPS * HOP_BYTES + round(visited * VISIT_BYTES)
+    return _Trial(edges, seconds, copies, min(threads() * WALKERS, targets.shape[1]) * walker)
 
 
 def _product_trial(targets: LabelMatrix, sample: NDArray[Any], kind: str, threshold: float, top: int | None) -> _Trial:
@@ -183,20 +242,19 @@ def _product_trial(targets: LabelMatrix, sample: NDArray[Any], kind: str, thresh
     began = time.perf_counter()
     product = _product(targets)
     prepared = time.perf_counter()
-    edges = int(_block(product, sample, _RULES[kind], threshold if kind != "proximity" else 0, top).sizes.sum())
+    rule = _RULES[kind]
+    threshold = threshold if rule.own else 0
+    edges = int(_block(product, sample, rule, threshold, top).sizes.sum())
     work = int(product.work.sum())
     share = product.work[sample].sum() / max(work, 1)
     seconds = prepared - began + (time.perf_counter() - prepared) / max(share, 1e-9) / threads()
-    buffers = min(threads() * BLOCK, work) * _RULES[kind].block_bytes + threads() * 8 * targets.shape[1]
+    counts = product.labels[sample] @ product.points
+    kept = np.count_nonzero(rule.weigh(counts, sample, product.frequencies) > threshold)
+    blocks = min(threads() * BLOCK, work) / max(share * work, 1)  # those at work, in samples
+    buffers = round(blocks * max(counts.nnz * rule.pair_bytes, 16 * counts.nnz + kept * rule.edge_bytes))
+    buffers += threads() * 8 * targets.shape[1]
     copies = (8 if product.points.indices is targets.indices else 12) * targets.nnz + 12 * targets.shape[0]
     return _Trial(edges, seconds, copies, buffers)
-
-
-def _mapped(array: Any) -> bool:
-    """Tell whether an array lies in a mapped file, and so takes no memory until it is read."""
-    while array is not None and not isinstance(array, np.memmap):
-        array = getattr(array, "base", None)
-    return array is not None
 
 
 def _conditional(counts: sp.csr_array, owners: NDArray[Any], frequencies: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -225,13 +283,14 @@ class _Rule(NamedTuple):
 
     weigh: Callable[[sp.csr_array, NDArray[Any], NDArray[np.int64]], NDArray[np.float64]]
     own: bool
-    block_bytes: int  # of buffers, for each multiply-add of a block
+    pair_bytes: int  # of buffers, for each pair of labels that met, while it is weighed
+    edge_bytes: int  # of buffers, for each pair that is kept, while it is put in order
 
 
 _RULES = {
-    "conditionals": _Rule(_conditional, own=True, block_bytes=32),
-    "glas": _Rule(_symmetric, own=True, block_bytes=38),
-    "proximity": _Rule(_others, own=False, block_bytes=110),
+    "conditionals": _Rule(_conditional, own=True, pair_bytes=32, edge_bytes=80),
+    "glas": _Rule(_symmetric, own=True, pair_bytes=40, edge_bytes=80),
+    "proximity": _Rule(_others, own=False, pair_bytes=24, edge_bytes=48),
 }
 
 

@@ -18,7 +18,7 @@ from longtail.types import Ints, LabelMatrix
 
 HOPS, RESTART, TOP, HEAD = 400, 0.8, 10, 500  # the settings of ECLARE
 WALKERS = 2**11  # labels that walk together: few enough that their state stays in the cache
-HOP_BYTES = 70  # buffers of a block, for each walker and hop
+HOP_BYTES, VISIT_BYTES = 9, 70  # buffers of a block, for each walker and hop, and for each label that it visits
 GOLDEN = 0x9E3779B97F4A7C15  # the increment of the SplitMix64 generator
 WORD = 2**64 - 1
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from longtail.data.dataset import SPLITS, Dataset, open_dataset
+import numpy as np
+
+from longtail.data.dataset import SPLITS, Dataset, Split, open_dataset
 from longtail.data.formats import jsonl, onefile, parquet, plain, tables, xmc
 from longtail.data.formats.lines import tidy
 from longtail.data.formats.rows import Raw, assemble
@@ -15,7 +17,9 @@ from longtail.data.formats.sparse import canonical
 from longtail.data.formats.survey import Survey, find_format, look_at
 from longtail.data.problems import Problems
 from longtail.errors import DataError, nearest
-from longtail.files import whole_folder
+from longtail.files import read_json, whole_folder, write_json
+
+AUGMENTATION = "augmentation.json"  # says how training points were made, and how many of the first are the originals
 
 
 @dataclass(frozen=True)
@@ -72,29 +76,85 @@ def read(path: Path, format: str | None, problems: Problems) -> tuple[Dataset, R
     format = format or find_format(path, survey)
     reader = FORMATS[format].read
     if reader is None:
-        return open_dataset(path), None
+        return _marked(open_dataset(path), path), None
     raw = reader(survey, problems)
     add_sidecars(raw, survey, problems)
     name = path.name.split(".")[0] if path.is_file() else path.resolve().name
-    return assemble(raw, name, str(path), problems), raw
+    return _marked(assemble(raw, name, str(path), problems), path), raw
 
 
-def write(data: Dataset, path: str | Path, format: str, *, force: bool = False) -> None:
+def write(
+    data: Dataset,
+    path: str | Path,
+    format: str,
+    *,
+    force: bool = False,
+    augmentation: Mapping[str, object] | None = None,
+) -> None:
     """Write a data set as a folder in the named format, whole or not at all; refuse what the format cannot hold.
 
-    Texts are written as loading would give them: on one line, with single blanks.
+    Texts are written as loading would give them: on one line, with single blanks. `augmentation` says how training
+    points were made; it is kept beside them with the number of the originals, which loading tells apart by it.
     """
     if format not in FORMATS:
         raise DataError(f"unknown format {format!r}", remedy=nearest(format, FORMATS))
     data = tidied(data)
     kind = FORMATS[format]
-    if kind.write is None:
-        data.save(path, force=force)
-        return
-    _refuse(data, format, kind)
+    if kind.write is not None:
+        _refuse(data, format, kind)
+    originals = _original_points(data)
     with whole_folder(path, force=force) as folder:
-        kind.write(data, folder)
-        _insist(folder, format)
+        if kind.write is None:
+            data.save(folder)
+        else:
+            kind.write(data, folder)
+            _insist(folder, format)
+        if augmentation is not None or originals is not None:
+            write_json(folder / AUGMENTATION, {**(augmentation or {}), "original_points": originals})
+
+
+def _original_points(data: Dataset) -> int | None:
+    """Count the original training points if they come first and untouched, before those that were made of them."""
+    train = data.splits.get("train")
+    if train is None or train.source is None or train.augmented is None:
+        return None
+    count, source = len(train.source), train.source.targets
+    if len(train) < count or train.augmented[:count].any() or not train.augmented[count:].all():
+        return None
+    first = train.targets[:count]
+    same = (
+        np.array_equal(first.indptr, source.indptr)
+        and np.array_equal(first.indices, source.indices)
+        and np.array_equal(first.data, source.data)
+    )
+    return count if same else None
+
+
+def _marked(data: Dataset, path: Path) -> Dataset:
+    """Tell the original training points from those made of them, where a file beside them says how many there are."""
+    file = path / AUGMENTATION
+    if not file.is_file() or "train" not in data.splits:
+        return data
+    train, count = data.train, read_json(file, DataError).get("original_points")
+    if count is None:
+        return data
+    if type(count) is not int or not 0 < count <= len(train):
+        found = f"original_points is {count!r}, and there are {len(train):,} training points"
+        raise DataError(found, file=file, remedy="augment again, or remove the file if all points are original")
+    marked = replace(train, augmented=np.arange(len(train)) >= count, source=_first(train, count))
+    return data.with_splits(*(marked if split is train else split for split in data.splits.values()))
+
+
+def _first(split: Split, count: int) -> Split:
+    """Cut off all but the first points."""
+    return replace(
+        split,
+        targets=split.targets[:count],
+        excluded=split.excluded[:count],
+        texts=None if split.texts is None else split.texts[:count],
+        ids=None if split.ids is None else split.ids[:count],
+        features=None if split.features is None else split.features[:count],
+    )
 
 
 def tidied(data: Dataset) -> Dataset:
@@ -134,7 +194,9 @@ def _refuse(data: Dataset, format: str, kind: Format) -> None:
             raise DataError(
                 f"{format} cannot hold soft label values, and {name} has some", remedy=f"use one of: {able}"
             )
-        if split.texts is None and not (kind.features and split.features is not None):
+        if split.texts is None and split.features is None:
+            raise DataError(f"{name} has neither texts nor features", remedy="give its points texts")
+        if split.texts is None and not kind.features:
             where = ", ".join(name for name, other in FORMATS.items() if other.features)
             raise DataError(f"{format} needs texts, and {name} has none", remedy=f"use one of: {where}")
     if len({split.texts is None for split in data.splits.values()}) > 1:
