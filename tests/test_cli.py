@@ -81,12 +81,12 @@ def test_an_empty_folder_is_a_fine_place_for_a_model(folder):
 
 
 def test_names_are_never_read_as_markup(tmp_path):
-    odd = tmp_path / "b[/x]"
+    odd = tmp_path / "b[red]"
     odd.mkdir()
     (odd / "trn.jsonl").write_text('{"text": "a", "labels": ["array[/b] x", "uniform[1234][fi][v]()"]}\n')
     done = run("data", "info", odd)
     assert done.returncode == 0, done.stderr
-    assert "b[/x]" in done.stdout
+    assert "b[red]" in done.stdout
 
 
 def test_version():

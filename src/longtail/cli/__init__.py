@@ -34,14 +34,20 @@ models.register(app)
 graph.register(app)
 
 
-@app.callback()
-def about(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)] = False,
-) -> None:
-    """Print the version if asked; the help of the whole is in the app."""
-    if version:
+def _version(asked: bool) -> None:
+    """Print the version and stop."""
+    if asked:
         typer.echo(f"longtail {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Take the options that stand before a command; the help text is the app's."""
 
 
 def main() -> None:

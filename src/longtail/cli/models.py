@@ -171,47 +171,55 @@ def recipes(json: Json = False) -> None:
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the demo model goes.")] = Path("demo"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the demo models go.")] = Path("demo"),
     k: Annotated[int, typer.Option("--k", "-k", min=1, max=20, help="Labels per example.")] = 5,
 ) -> None:
-    """Build real data from the installed Python packages, fit a model, measure it and show predictions."""
+    """Build real data from the installed Python packages, fit models, measure them and show predictions."""
     from longtail.cli.data import show
     from longtail.data.demo import demo_dataset
     from longtail.data.statistics import describe
     from longtail.pipeline import evaluate, fit
+    from longtail.recipe import find_recipe
 
     with progress("reading the docs of the installed packages") as step:
         data = demo_dataset(progress=step)
     show(data, describe(data))
-    with progress("fitting knn"):
-        model = fit("knn", data.train)
-        result = evaluate(model, data.test)
-    model.metrics.update(result.to_dict())
-    model.save(out / "knn", force=True)
-    show_evaluation("knn on the documentation of installed Python packages (test)", result)
-    show_predictions(model, data, k)
-    say(f"wrote {out / 'knn'}; try: echo 'sort a table by a column' | longtail predict {out / 'knn'}")
+    frugal = find_recipe("frugal")
+    recipes = {"knn": find_recipe("knn"), "frugal-plain": frugal.override("augment", []), "frugal": frugal}
+    models, rows = {}, []
+    for name, recipe in recipes.items():
+        with progress(f"fitting {name}") as step:
+            models[name] = fit(recipe, data.train, progress=step)
+            result = evaluate(models[name], data.test)
+        models[name].metrics.update(result.to_dict())
+        models[name].save(out / name, force=True)
+        tail = [entry.recall[5] for entry in result.bins]
+        rows.append(
+            (name, *(result.values[m] for m in ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "Cov@5")), *tail)
+        )
+    note = (
+        "frugal-plain is frugal without Gandalf. head, torso, tail: how much of their labels is among the first five."
+    )
+    heads = ("test, %", "P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "Cov@5", "head", "torso", "tail")
+    table("See Also of Python objects", heads, rows, note=note)
+    show_predictions({"without Gandalf": models["frugal-plain"], "with Gandalf": models["frugal"]}, data, k)
+    say(f"wrote models to {out}; try: echo 'sort a table by a column' | longtail predict {out / 'frugal'}")
 
 
-def show_predictions(model: Model, data: Dataset, k: int, examples: int = 10) -> None:
-    """Print what the model says for some test points beside what their authors wrote."""
+def show_predictions(models: dict[str, Model], data: Dataset, k: int, examples: int = 10) -> None:
+    """Print what models say for some test points beside what their authors wrote."""
     import numpy as np
 
-    test = data.test
-    rows = np.random.default_rng(7).permutation(len(test))[:examples]
-    some = test.take(np.sort(rows))
-    top = model.predict_split(some, k)
+    rows = np.random.default_rng(7).permutation(len(data.test))[:examples]
+    some = data.test.take(np.sort(rows))
     names, texts = data.labels.ids or data.labels.texts, some.ids or some.texts
+    tops = {title: model.predict_split(some, k) for title, model in models.items()}
     if names is None or texts is None:
         return
-    say("")
-    typer.echo(f"{examples} test points: what 'See Also' says (✓ the authors wrote it too)")
+    typer.echo(f"\n{examples} test points: what 'See Also' says (✓ the authors wrote it too)")
     for place, point in enumerate(texts):
         truth = set(some.targets[[place]].indices.tolist())
-        found = [label for label, _, _ in top[place]]
-        marked = [("✓ " if label in truth else "") + names[label] for label in found]
-        missed = [names[label] for label in sorted(truth - set(found))]
         typer.echo(f"\n{point}")
-        typer.echo("   predicted  " + "\n              ".join(marked))
-        if missed:
-            typer.echo("   missed     " + "\n              ".join(missed))
+        for title, top in tops.items():
+            marked = [("✓ " if label in truth else "  ") + names[label] for label, _, _ in top[place]]
+            typer.echo(f"   {title:<16} " + ("\n" + " " * 20).join(marked))

@@ -16,7 +16,7 @@ def frugal() -> Recipe:
     return Recipe(
         name="frugal",
         augment=(Gandalf(calibrate=True),),
-        encoder=Bag(dim=256, dropout=0.5),
+        encoder=Bag(dim=512, dropout=0.5, relu=True),
         shortlist=Pool(random=1000),
         classifier=Linear(start="points", text=True),
         loss="decoupled",
