@@ -1,35 +1,31 @@
-"""Label graphs of the 87 K-label set; run with `pytest bench --benchmark-only`.
+"""Label graphs and Gandalf's rows of the 87 K-label set: `pytest bench/test_graph.py --benchmark-only`.
 
 Aims: conditionals within 3 s, random walk within 60 s, on 2 cores.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
-import os
-from pathlib import Path
-
-import numpy as np
 import pytest
+from conftest import shared_data
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from longtail.labels.graph import KINDS, estimate
-from longtail.types import LabelMatrix, label_matrix
+from longtail.augment.gandalf import Gandalf
+from longtail.data.dataset import Split
+from longtail.data.formats import load
+from longtail.labels.graph import KINDS, estimate, one_row
+from longtail.types import LabelMatrix
 
-DATA = Path(os.environ.get("LONGTAIL_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
-NAME, LABELS = "LF-MSDocsSeeAlsoTitles-87K", 87_028
+GANDALF = {"plain": Gandalf(), "calibrated": Gandalf(calibrate=True), "walk": Gandalf(graph="walk")}
 
 
 @pytest.fixture(scope="module")
-def targets() -> LabelMatrix:
-    file = DATA / NAME / "trn.jsonl.gz"
-    if not file.is_file():
-        pytest.skip(f"{NAME} is not here; set LONGTAIL_DATA to the folder that holds it")
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line)["labels"] for line in lines]
-    starts = np.cumsum([0, *map(len, rows)])
-    return label_matrix(starts, np.fromiter((label for row in rows for label in row), np.int64), (len(rows), LABELS))
+def train() -> Split:
+    return load(shared_data("LF-MSDocsSeeAlsoTitles-87K")).train
+
+
+@pytest.fixture(scope="module")
+def targets(train: Split) -> LabelMatrix:
+    return train.targets
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -42,3 +38,20 @@ def test_build(kind: str, targets: LabelMatrix, benchmark: BenchmarkFixture) -> 
 def test_estimate(kind: str, targets: LabelMatrix, benchmark: BenchmarkFixture) -> None:
     found = benchmark.pedantic(estimate, (targets, kind), rounds=3)
     benchmark.extra_info["entries"] = found.entries
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_row(kind: str, targets: LabelMatrix, benchmark: BenchmarkFixture) -> None:
+    benchmark.pedantic(one_row, (targets, kind, 0), {"top": 11}, rounds=5, warmup_rounds=1)
+
+
+@pytest.mark.parametrize("name", GANDALF)
+def test_gandalf_rows(name: str, train: Split, benchmark: BenchmarkFixture) -> None:
+    rows = benchmark.pedantic(GANDALF[name].rows, (train,), rounds=3, warmup_rounds=1)
+    benchmark.extra_info["entries"] = int(rows.nnz)
+
+
+@pytest.mark.parametrize("name", GANDALF)
+def test_gandalf_points(name: str, train: Split, benchmark: BenchmarkFixture) -> None:
+    more = benchmark.pedantic(GANDALF[name].augment, (train,), {"seed": 0}, rounds=3, warmup_rounds=1)
+    assert len(more) == len(train) + len(train.labels)
