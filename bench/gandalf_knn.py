@@ -83,7 +83,8 @@ def page(results: dict[str, Any]) -> str:
         flag += f" --permute {int(broken.split('%')[0]) / 100:g}" if broken else ""
         lines += [f"    python bench/gandalf_knn.py ../shared/data/{folder}{flag} --out results/gandalf-knn"]
     lines += ["", "Test points, in percent; PSP from the original frequencies. D are the training points, Z the label"]
-    lines += ["points. These are not the standard XMC benchmarks: compare rows only with each other.", ""]
+    lines += ["points. These are not the standard XMC benchmarks: compare rows only with each other. Seconds are"]
+    lines += ["indications: other jobs were running.", ""]
     for name, rows in results.items():
         lines += [f"## {name}", "", "| training points | " + " | ".join(SHOWN) + " | seconds |"]
         lines += ["|---|" + "---:|" * (len(SHOWN) + 1)]
