@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -53,17 +54,20 @@ def progress(what: str) -> Iterator[Step]:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, note: str = "") -> None:
-    """Print a table to stdout; columns of numbers are right-aligned."""
+    """Print a table to stdout; columns of numbers are right-aligned, and many columns stand closer together."""
+    wide = len(columns) > 8
     drawn = Table(
-        title=Text(title, "bold"), title_justify="left", caption=Text(note) if note else None, caption_justify="left"
-    )
+        title=Text(title, "bold"), title_justify="left", caption=Text(note) if note else None, caption_justify="left",
+        box=box.SIMPLE_HEAD if wide else box.ROUNDED, padding=(0, 1, 0, 0) if wide else (0, 1), pad_edge=not wide,
+    )  # fmt: skip
     for place, column in enumerate(columns):
         numbers = all(
             isinstance(row[place], int | float) or str(row[place]).replace(",", "").isdecimal() for row in rows
         )
         drawn.add_column(Text(column), justify="right" if numbers else "left", overflow="fold")
+    digits = 1 if wide else 2
     for row in rows:
-        drawn.add_row(*(Text(f"{cell:.2f}" if isinstance(cell, float) else str(cell)) for cell in row))
+        drawn.add_row(*(Text(f"{cell:.{digits}f}" if isinstance(cell, float) else str(cell)) for cell in row))
     Console(highlight=False).print(drawn)
 
 

@@ -69,7 +69,7 @@ class Split:
     @property
     def original(self) -> Split:
         """The split before any augmentation."""
-        return self.source or self
+        return self if self.source is None else self.source
 
     def need_texts(self, what: str) -> Texts:
         """Return the texts, or say why `what` cannot work without them."""
