@@ -54,7 +54,7 @@ def small(**changes):
 def test_a_simple_rule_is_learnt(loss, optimiser):
     changes = {"loss": loss, "training__optimiser": optimiser, "classifier__bias": loss == "bce"}
     rate = 0.3 if optimiser == "adagrad" else 0.05
-    model = lt.fit(small(lexical=None, augment=[], training__rate=rate, **changes), board().train)
+    model = lt.fit(small(lexical=None, augment=[], training__rate=rate, training__epochs=15, **changes), board().train)
     assert lt.evaluate(model, board().train).values["P@1"] == 100
 
 
