@@ -89,15 +89,17 @@ def demo_dataset(
 ) -> Dataset:
     """Build PythonSeeAlso from those packages that are installed, or open it when it was built before.
 
-    The same packages in the same versions give the same data set. It is kept in `cache`, by default `$LONGTAIL_CACHE`
-    or `~/.cache/longtail`. `progress` is called with (package, packages read, packages to read).
+    The same installed packages in the same versions give the same data set. It is kept in `cache`, by default
+    `$LONGTAIL_CACHE` or `~/.cache/longtail`. `progress` is called with (package, packages read, packages to read).
     """
     wanted = list(dict.fromkeys(packages))
     versions = {package: version for package in wanted if (version := _version(package))}
     if not versions:
         raise MissingExtra("pandas" if "pandas" in wanted else next(iter(wanted), "pandas"), "demo")
     root = Path(cache or os.environ.get("LONGTAIL_CACHE") or "~/.cache/longtail").expanduser()
-    key = json.dumps([SCHEMA, sys.version_info[:2], sorted(versions.items())])
+    # what else is installed counts too: it decides which modules of a package can be imported
+    others = sorted((part.name or "", part.version) for part in importlib.metadata.distributions())
+    key = json.dumps([SCHEMA, sys.version_info[:2], sorted(versions.items()), others])
     folder = root / f"{NAME}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     return _cached(folder) or _stored(_assembled(_read_packages(list(versions), progress)), folder)
 
