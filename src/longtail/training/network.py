@@ -68,7 +68,7 @@ class BagNetwork:
         start = np.random.default_rng([seed, 0]).standard_normal((len(words), plan.encoder.dim), np.float32)
         vectors = start / np.float32(math.sqrt(plan.encoder.dim))
         torch.manual_seed(seed)
-        self.dense = Dense(BagEncoder(plan.encoder), plan.classifier.scale)
+        self.dense = Dense(BagEncoder(plan.encoder, seed=seed), plan.classifier.scale)
         optimiser = plan.training.optimiser
         rows = start_rows(plan.classifier, vectors, self.bags, labels, self.targets)
         self.tables = {
@@ -89,9 +89,9 @@ class BagNetwork:
         vectors = self.tables["words"].gather(words)
         rows = self.tables["labels"].gather(pool)
         encoder = self.dense.encoder
-        encoded = encoder(bags, words, vectors)
+        encoded = encoder(bags, words, vectors, draw)
         if texts is not None:
-            rows = rows + encoder(texts, words, vectors)
+            rows = rows + encoder(texts, words, vectors, draw)
         if self.plan.classifier.cosine:
             encoded, rows = functional.normalize(encoded), functional.normalize(rows)
         scores = encoded @ rows.T * self.dense.log_scale.exp()
