@@ -16,7 +16,7 @@ help:  ## list the targets
 
 .venv/.installed-%: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing longtail[$(EXTRAS_$*)] into .venv (once) …"
-	@$(BIN)/pip install --quiet -c constraints.txt -e '.[$(EXTRAS_$*)]'
+	@$(BIN)/pip install --quiet --quiet -c constraints.txt -e '.[$(EXTRAS_$*)]'
 	@touch $@
 
 setup: .venv/.installed-dev  ## make .venv with everything for development
@@ -39,7 +39,7 @@ bench: setup  ## timings; ratios mean more than seconds on a shared machine
 	$(BIN)/pytest bench/test_*.py --benchmark-only --benchmark-disable-gc -s
 	$(BIN)/python bench/million.py
 
-docs: setup  ## check that the snippets in README and docs run, and remake the command reference
+docs: setup  ## check that the snippets and links in README and docs work
 	$(BIN)/pytest tests/test_docs.py
 
 clean:  ## remove .venv and caches

@@ -46,7 +46,7 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
         (partial / "a").write_text("1")
     with pytest.raises(DataError, match="--force"), whole_folder(target):
         pass
-    (target / "config.json").write_text("{}")
+    (target / "a").rename(target / "trn.jsonl")
     with whole_folder(target, force=True) as partial:
         (partial / "b").write_text("2")
     assert [path.name for path in target.iterdir()] == ["b"]
@@ -63,6 +63,14 @@ def test_force_never_replaces_what_longtail_did_not_write(tmp_path, monkeypatch)
     monkeypatch.chdir(target)
     with pytest.raises(DataError), whole_folder(".", force=True):
         pass
+    for names in (["config.json", "README.md"], ["train.py", "test.py"], ["trn.jsonl", "notes"]):
+        other = tmp_path / names[0].replace(".", "-")
+        other.mkdir()
+        for name in names:
+            (other / name).write_text("{}")
+        with pytest.raises(DataError, match="other things"), whole_folder(other, force=True):
+            pass
+        assert len(list(other.iterdir())) == len(names)
     mine = tmp_path / "mine"
     mine.mkdir()
     for name in ("trn.jsonl.gz", "lbl.jsonl.gz", "tst_filter.txt", "train_raw_ids.txt"):
@@ -75,7 +83,7 @@ def test_force_never_replaces_what_longtail_did_not_write(tmp_path, monkeypatch)
 def test_a_failed_swap_puts_the_old_folder_back(tmp_path, monkeypatch):
     target = tmp_path / "run"
     target.mkdir()
-    (target / "config.json").write_text("old")
+    (target / "trn.jsonl").write_text("old")
     real = Path.replace
 
     def fails(self, other):
@@ -85,8 +93,8 @@ def test_a_failed_swap_puts_the_old_folder_back(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "replace", fails)
     with pytest.raises(OSError, match="no"), whole_folder(target, force=True) as partial:
-        (partial / "config.json").write_text("new")
-    assert (target / "config.json").read_text() == "old"
+        (partial / "trn.jsonl").write_text("new")
+    assert (target / "trn.jsonl").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 

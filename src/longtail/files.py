@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import scipy.sparse as sp
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
@@ -46,9 +47,10 @@ def whole_file(path: str | Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-OURS = ("config.json", "dataset.json", "augmentation.json")  # a folder with one of these was written by longtail
-DATA = re.compile(  # the files of a data set, in any format that longtail writes
-    r"(trn|tst|val|train|test|valid|validation|dev|lbl|labels?|filter_labels_\w+|Y|X|Yf|Xf|Z)\b.*|\w+_(raw_ids|filter|X|texts|labels)\..*"
+WRITTEN = re.compile(  # every name that longtail gives to a file of a model or of a data set in any format
+    r"(config|dataset|augmentation|metrics)\.json|README\.md|\w+\.(safetensors|arrow)|"
+    r"(trn|tst|val|train|test|validation|lbl|labels?|filter_labels|Xf?|Yf?|Z)([._]\w+)*"
+    r"\.(jsonl|json|csv|tsv|parquet|txt|npz)(\.gz)?"
 )
 
 
@@ -85,9 +87,12 @@ def whole_folder(path: str | Path, *, force: bool = False) -> Iterator[Path]:
 
 
 def _written_by_us(folder: Path) -> bool:
-    """Tell whether a folder is a model, a stored data set, or holds only files of a data set."""
-    names = [entry.name for entry in folder.iterdir()]
-    return any(name in OURS for name in names) or all(DATA.fullmatch(name) for name in names)
+    """Tell whether a folder holds nothing but files that longtail names so, and a config.json only of a model."""
+    entries = list(folder.iterdir())
+    if not all(entry.is_file() and WRITTEN.fullmatch(entry.name) for entry in entries):
+        return False
+    config = folder / "config.json"
+    return not config.exists() or {"schema", "recipe", "files"} <= read_json(config, DataError).keys()
 
 
 def write_json(path: str | Path, value: object) -> None:
@@ -167,3 +172,24 @@ def read_texts(path: Path) -> dict[str, Texts]:
         raise ModelError(f"{path}: not found; the folder is not complete") from None
     except (OSError, pa.ArrowException, ValueError) as reason:
         raise ModelError(f"{path}: damaged ({reason}); write the folder again") from None
+
+
+def matrix_arrays(name: str, matrix: sp.csr_array) -> dict[str, NDArray[Any]]:
+    """Name the arrays of a CSR for `write_arrays`; an empty name leaves them bare."""
+    held = {"indptr": matrix.indptr, "indices": matrix.indices, "values": matrix.data}
+    held["shape"] = np.asarray(matrix.shape, np.int64)
+    return {f"{name}.{key}" if name else key: value for key, value in held.items()}
+
+
+def matrix_of(held: Mapping[str, NDArray[Any]], name: str) -> sp.csr_array:
+    """Put the CSR called `name` together without copying, after checking that its indices stay inside."""
+    values, indices, indptr, shape = (held[f"{name}.{key}"] for key in ("values", "indices", "indptr", "shape"))
+    rows, columns = (int(size) for size in shape)
+    sound = len(indptr) == rows + 1 and indptr[0] == 0 and int(indptr[-1]) == len(indices) == len(values)
+    if not sound or bool((np.diff(indptr) < 0).any()):
+        raise ModelError(f"{name} is damaged: it does not fit its shape; write the folder again")
+    if len(indices) and not 0 <= indices.min() <= indices.max() < columns:
+        raise ModelError(f"{name} is damaged: it names a column beyond {columns}; write the folder again")
+    matrix = sp.csr_array((rows, columns), dtype=values.dtype)
+    matrix.data, matrix.indices, matrix.indptr = values, indices, indptr  # no copy, no further scan
+    return matrix

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import resource
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, Self, runtime_checkable
@@ -14,6 +12,7 @@ import numpy as np
 from longtail.data.dataset import Split
 from longtail.data.tokens import WORD, Words
 from longtail.errors import DataError, RecipeError, ResourceError
+from longtail.labels.blocks import held
 from longtail.labels.propensity import Propensity, frequencies
 from longtail.metrics import Evaluation
 from longtail.metrics import evaluate as measure
@@ -22,8 +21,9 @@ from longtail.recipe import Recipe, find_recipe
 from longtail.shortlists.blend import choose_blend
 from longtail.shortlists.lexical import Lexical
 from longtail.shortlists.vectors import VectorIndex
+from longtail.types import Progress
 
-Step = Callable[[str, int, int], None]
+PROCESS = 150_000_000  # bytes of Python and the libraries, where the system does not tell
 HELD, MOST_HELD, FEW = 0.1, 3000, 20  # points held out to choose by; too few points to hold any out
 
 
@@ -38,7 +38,7 @@ class MakesPoints(Protocol):
         """Return more or other training points."""
 
 
-def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, progress: Step | None = None) -> Model:
+def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, progress: Progress | None = None) -> Model:
     """Fit a recipe, by name or value, to the training points.
 
     `scratch` is a folder for checkpoints: a run that was stopped continues there. `progress` is told how far it is.
@@ -54,28 +54,35 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
     if recipe.encoder is None and recipe.lexical is None:
         raise RecipeError(f"{recipe.name}: no part of this recipe makes scores")
     words = Words.fit(train.need_texts(recipe.name), train.labels.texts or [])
-    held = None
-    if isinstance(recipe.lexical, Lexical) and len(train) >= FEW:
+    points = apart = None
+    if _chooses(recipe) and len(train) >= FEW:
         share = HELD if recipe.encoder is None else HELD / 2  # a network cannot learn from what is held out
-        kept, held = train.divide(share, seed=recipe.seed, most=MOST_HELD)
+        kept, apart = train.divide(share, seed=recipe.seed, most=MOST_HELD)
         _, points = _augmented(recipe, kept)  # what is counted for the choice must not know the points held out
-        recipe = replace(recipe, lexical=recipe.lexical.choose(points, held, words))
-    else:
-        points = None
     settled, whole = _augmented(recipe, train)
-    vectors = lexical = None
-    if recipe.encoder is not None:
-        vectors = _trained(recipe, points or whole, train.fingerprint, words, scratch, progress)
-        if isinstance(recipe.lexical, Lexical) and held is not None and points is not None and recipe.blend is None:
-            settled = replace(settled, blend=choose_blend(vectors, recipe.lexical.fit(points, words), held))
+    chosen = None
     if isinstance(recipe.lexical, Lexical):
-        plain = Lexical(neighbours=10, power=2.0, share=0.4 if train.labels.texts else 0.0)  # too few points to choose
-        chosen = recipe.lexical if held is not None else recipe.lexical.or_else(plain)
-        lexical = chosen.fit(whole, words)
-        settled = replace(settled, lexical=chosen)
+        few = Lexical(neighbours=10, power=2.0, share=0.4 if train.labels.texts else 0.0)  # too few points to choose
+        chosen = recipe.lexical.or_else(few)
+        if points is not None and apart is not None:
+            chosen = recipe.lexical.choose(points, apart, words)
+    vectors = None
+    if recipe.encoder is not None:
+        vectors = _trained(recipe, whole if points is None else points, train.fingerprint, words, scratch, progress)
+        if chosen and points is not None and apart is not None and recipe.blend is None:
+            settled = replace(settled, blend=choose_blend(vectors, chosen.fit(points, words), apart))
+    lexical = chosen.fit(whole, words) if chosen else None
+    settled = replace(settled, lexical=chosen)
     original = train.original
     counts, labels = frequencies(original.targets), replace(train.labels, features=None)
     return Model(settled, labels, counts, len(original), train.dataset, words, lexical, vectors)
+
+
+def _chooses(recipe: Recipe) -> bool:
+    """Tell whether something has to be chosen on points that are held out."""
+    if not isinstance(recipe.lexical, Lexical):
+        return False
+    return not recipe.lexical.settled or (recipe.encoder is not None and recipe.blend is None)
 
 
 def _augmented(recipe: Recipe, train: Split) -> tuple[Recipe, Split]:
@@ -90,7 +97,7 @@ def _augmented(recipe: Recipe, train: Split) -> tuple[Recipe, Split]:
 
 
 def _trained(
-    recipe: Recipe, points: Split, fingerprint: str, words: Words, scratch: Path | None, progress: Step | None
+    recipe: Recipe, points: Split, fingerprint: str, words: Words, scratch: Path | None, progress: Progress | None
 ) -> VectorIndex:
     """Train the network, from a checkpoint if there is one."""
     from longtail.training.checkpoint import Checkpoint  # noqa: PLC0415  (torch is imported by recipes that train)
@@ -146,17 +153,22 @@ def estimate(recipe: Recipe, train: Split) -> Estimate:
         memory += 4 * table + 400e6  # values, two moments, the vectors of the index; torch itself
         disk += table
         seconds += epochs * rows * dim * 3e-7
-    return Estimate(int(resident() + memory), int(disk), seconds)
+    return Estimate(int(_most_held() + memory), int(disk), seconds)
 
 
 def need_memory(needs: Estimate) -> None:
     """Refuse a fit that the free memory cannot hold."""
     free = available()
-    if free is not None and needs.memory_bytes - resident() > free:
+    if free is not None and needs.memory_bytes - _most_held() > free:
         raise ResourceError(
             f"this needs about {needs.memory_bytes / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; "
             "use a smaller encoder.dim, fewer points, or a larger machine"
         )
+
+
+def _most_held() -> int:
+    """Tell how much memory this process has held at most so far."""
+    return (held() or (PROCESS, PROCESS))[1]
 
 
 def available() -> int | None:
@@ -168,8 +180,3 @@ def available() -> int | None:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return None
-
-
-def resident() -> int:
-    """Tell how much memory this process has held at most so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

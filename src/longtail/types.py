@@ -5,7 +5,7 @@ N points, B batch, T tokens, V vocabulary, D dimensions, L labels, M meta-labels
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast, overload
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float32]
 Ints: TypeAlias = NDArray[np.int32]
+Progress: TypeAlias = Callable[[str, int, int], None]  # told (what, steps done, steps in all)
 LabelMatrix: TypeAlias = sp.csr_array  # (N, L) float32, sorted indices, values in (0, 1]
 
 

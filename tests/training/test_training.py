@@ -17,10 +17,12 @@ from conftest import shared_data
 
 import longtail as lt
 from longtail.data.dataset import from_rows
+from longtail.data.tokens import Words
 from longtail.errors import DataError, RecipeError, ResourceError
 from longtail.files import read_arrays
 from longtail.recipe import find_recipe
-from longtail.types import no_pairs
+from longtail.training.network import BagNetwork, plan_of
+from longtail.types import label_matrix
 
 
 @pytest.fixture(autouse=True)
@@ -80,12 +82,21 @@ def test_the_same_seed_gives_the_same_weights_and_another_does_not():
     assert not np.array_equal(one.labels, other.labels)
 
 
-def test_excluded_pairs_are_never_learnt_from():
+@pytest.mark.parametrize("loss", ["bce", "decoupled"])
+def test_excluded_pairs_are_never_learnt_from(loss):
     data = board()
-    pairs = data.train.targets.copy()
-    train = replace(data.train, excluded=pairs, targets=no_pairs(pairs.shape))
-    before = lt.fit(small(lexical=None, augment=[], loss="bce", training__epochs=1, shortlist__random=0), train)
-    assert np.isfinite(before.vectors.labels).all()
+    labels, words = data.labels, Words.fit(data.train.texts, data.labels.texts)
+    pairs = label_matrix(np.arange(len(data.train) + 1), np.full(len(data.train), 29), data.train.targets.shape)
+    recipe = small(loss=loss, classifier__text=False, classifier__cosine=False, shortlist__random=500)
+    point = np.flatnonzero(data.train.targets[:, [29]].toarray().ravel() == 0)[:1]
+    moved = []
+    for train in (data.train, replace(data.train, excluded=pairs)):
+        network = BagNetwork(plan_of(recipe), words, train, words.bag(labels.texts), seed=0)
+        network.loss(point, np.random.default_rng(0)).backward()
+        table = network.tables["labels"]
+        moved.append(float(table.leaf.grad[table.rows == 29].abs().sum()))
+    assert moved[0] > 0
+    assert moved[1] == 0
 
 
 class Stop(Exception):

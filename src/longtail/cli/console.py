@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,11 +15,11 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
+from longtail import types
 from longtail.errors import RecipeError
 from longtail.recipe import Made, parsed
 
 words = Console(stderr=True, highlight=False)
-Step = Callable[[str, int, int], None]
 
 
 def emit(value: object) -> None:
@@ -33,7 +33,7 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Step]:
+def progress(what: str) -> Iterator[types.Progress]:
     """Show a bar with the time left on a terminal, and a plain line elsewhere; yields step(name, done, total)."""
     if not words.is_terminal:
         say(what)

@@ -81,10 +81,8 @@ def build(
     force: Force = False,
 ) -> None:
     """Write a label graph as a CSR matrix: arrays indptr, indices, values and shape in one safetensors file."""
-    import numpy as np
-
     from longtail.data.formats import load
-    from longtail.files import write_arrays
+    from longtail.files import matrix_arrays, write_arrays
     from longtail.labels.graph import KINDS, estimate
 
     if out is None and not dry_run:
@@ -102,8 +100,7 @@ def build(
         )
     with progress(f"building the {kind} graph of {len(train.labels):,} labels"):
         graph = KINDS[kind](train.targets, **_settings(kind, threshold, top, seed))
-    held = {"indptr": graph.indptr, "indices": graph.indices, "values": graph.data}
-    write_arrays(file, held | {"shape": np.asarray(graph.shape, np.int64)})
+    write_arrays(file, matrix_arrays("", graph))
     say(f"wrote {file}: {graph.nnz:,} edges, {size(file.stat().st_size)}")
 
 

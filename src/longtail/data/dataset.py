@@ -20,8 +20,18 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.errors import DataError, ModelError
-from longtail.files import read_arrays, read_json, read_texts, whole_folder, write_arrays, write_json, write_texts
-from longtail.types import LabelMatrix, Texts, joined, no_pairs
+from longtail.files import (
+    matrix_arrays,
+    matrix_of,
+    read_arrays,
+    read_json,
+    read_texts,
+    whole_folder,
+    write_arrays,
+    write_json,
+    write_texts,
+)
+from longtail.types import LabelMatrix, Texts, joined, label_matrix, no_pairs
 
 SCHEMA = 1
 SPLITS = ("train", "validation", "test")
@@ -206,8 +216,7 @@ class Dataset:
                 if isinstance(value, Texts):
                     columns.setdefault(table, {})[column] = value
                 elif value is not None:
-                    arrays |= {f"{name}.indptr": value.indptr, f"{name}.indices": value.indices}
-                    arrays |= {f"{name}.values": value.data, f"{name}.shape": np.asarray(value.shape, np.int64)}
+                    arrays |= matrix_arrays(name, value)
             for table, texts in columns.items():
                 write_texts(folder / f"{table}.arrow", texts)
             write_arrays(folder / "matrices.safetensors", arrays)
@@ -227,10 +236,15 @@ def open_dataset(path: str | Path) -> Dataset:
         if not {column for columns in tables.values() for column in columns} <= {"text", "id"}:
             raise ValueError("a text column of an unknown name")
         count = int(manifest["labels"])
-        width: dict[str, int] = {}
+        width: dict[bool, int] = {True: count}  # of matrices over labels, and of matrices over features
 
         def matrix(name: str) -> sp.csr_array | None:
-            return _matrix(arrays, name, count if name.endswith(("targets", "excluded")) else None, width)
+            if f"{name}.indptr" not in arrays:
+                return None
+            made = matrix_of(arrays, name)
+            if made.shape[1] != width.setdefault(name.endswith(("targets", "excluded")), made.shape[1]):
+                raise ValueError(f"{name} has {made.shape[1]} columns")
+            return made
 
         found = tables.get("labels", {})
         labels = Labels(count, found.get("text"), found.get("id"), matrix("labels.features"))
@@ -265,11 +279,10 @@ def from_rows(
     labels = replace(labels, count=len(labels.texts or ()))
     made = {}
     for split, (texts, rows) in splits.items():
-        lists = [sorted(set(row)) for row in rows]
-        indptr = np.concatenate([[0], np.cumsum([len(row) for row in lists])]).astype(np.int32)
-        indices = np.fromiter((label for row in lists for label in row), np.int32)
+        lists = [list(row) for row in rows]
+        starts = np.concatenate([[0], np.cumsum([len(row) for row in lists])]).astype(np.int64)
         shape = (len(lists), labels.count)
-        targets = sp.csr_array((np.ones(len(indices), np.float32), indices, indptr), shape=shape)
+        targets = label_matrix(starts, np.fromiter((label for row in lists for label in row), np.int64), shape)
         made[split] = Split(split, labels, targets, no_pairs(shape), Texts(texts))
     return Dataset(labels, made, name)
 
@@ -297,27 +310,6 @@ def _pieces(value: Texts | sp.csr_array | None) -> Iterable[bytes | memoryview]:
     shape = repr(tuple(int(n) for n in value.shape)).encode()
     wide: list[NDArray[Any]] = [value.indptr.astype(np.int64), value.indices.astype(np.int64), value.data]
     return [b"matrix", shape, *(part.tobytes() for part in wide)]
-
-
-def _matrix(
-    arrays: Mapping[str, NDArray[Any]], name: str, columns: int | None, width: dict[str, int]
-) -> sp.csr_array | None:
-    """Assemble a CSR from mapped arrays and check that its indices stay inside."""
-    if f"{name}.indptr" not in arrays:
-        return None
-    indptr, indices, values, shape = (arrays[f"{name}.{part}"] for part in ("indptr", "indices", "values", "shape"))
-    rows, cols = (int(n) for n in shape)
-    expected = columns if columns is not None else width.setdefault("features", cols)
-    sound = (
-        cols == expected and len(indptr) == rows + 1 and indptr[0] == 0 and indptr[-1] == len(indices) == len(values)
-    )
-    if not sound or bool((np.diff(indptr) < 0).any()):
-        raise ValueError(f"{name} does not fit its shape")
-    if len(indices) and (indices.min() < 0 or indices.max() >= cols):
-        raise ValueError(f"{name} names a column beyond {cols}")
-    matrix = sp.csr_array((rows, cols), dtype=values.dtype)
-    matrix.data, matrix.indices, matrix.indptr = values, indices, indptr  # no copy, no further scan
-    return matrix
 
 
 def _check_lengths(data: Dataset) -> None:

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -37,7 +37,7 @@ from longtail.data.dataset import Dataset, Labels, Split, open_dataset
 from longtail.data.docstrings import see_also, summary, words
 from longtail.errors import DataError, MissingExtra, ResourceError
 from longtail.files import read_json
-from longtail.types import LabelMatrix, Texts, label_matrix
+from longtail.types import LabelMatrix, Progress, Texts, label_matrix
 
 NAME = "PythonSeeAlso"
 SCHEMA = 1  # raise it when the same packages would give another data set
@@ -61,7 +61,6 @@ SKIPPED = {
     "f2py", "distutils",
 }  # fmt: skip
 
-Progress = Callable[[str, int, int], None]
 Paths = dict[str, bool]  # the public paths of an object, and whether it is inherited there
 
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from sparse_dot_topn import sp_matmul_topn
 
 from longtail.errors import ModelError
+from longtail.files import matrix_arrays, matrix_of
 from longtail.types import Floats
 
 Rows: TypeAlias = NDArray[np.int64]  # numpy gathers and scatters by these without converting them first
@@ -153,7 +154,7 @@ class Inverted:
         """Name the arrays for a model file."""
         held = {"starts": self.starts, "members": self.members, "impacts": self.impacts}
         for place, group in enumerate(self.groups):
-            held |= named_matrix(f"group{place}", group)
+            held |= matrix_arrays(f"group{place}", group)
         return held
 
     @classmethod
@@ -261,23 +262,3 @@ class Asked:
             kept = exact >= np.partition(exact, len(exact) - n)[len(exact) - n]
             rows, exact = rows[kept], exact[kept]
         return rows, exact
-
-
-def named_matrix(name: str, matrix: sp.csr_array) -> dict[str, NDArray[Any]]:
-    """Name the arrays of a CSR for a model file."""
-    held = {"values": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr}
-    return {f"{name}.{key}": value for key, value in held.items()} | {
-        f"{name}.shape": np.asarray(matrix.shape, np.int64)
-    }
-
-
-def matrix_of(held: Mapping[str, NDArray[Any]], name: str) -> sp.csr_array:
-    """Assemble the CSR called `name` from named arrays without copying, after checking its bounds."""
-    values, indices, indptr, shape = (held[f"{name}.{key}"] for key in ("values", "indices", "indptr", "shape"))
-    rows, columns = (int(size) for size in shape)
-    sound = len(indptr) == rows + 1 and indptr[0] == 0 and int(indptr[-1]) == len(indices) == len(values)
-    if not sound or (np.diff(indptr) < 0).any() or (len(indices) and not 0 <= indices.min() <= indices.max() < columns):
-        raise ModelError(f"{name} is damaged; write the folder again")
-    matrix = sp.csr_array((rows, columns), dtype=values.dtype)
-    matrix.data, matrix.indices, matrix.indptr = values, indices, indptr
-    return matrix

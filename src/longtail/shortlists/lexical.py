@@ -19,9 +19,9 @@ from pydantic import Field
 from longtail.data.dataset import Split
 from longtail.data.tokens import Words
 from longtail.errors import DataError, RecipeError
-from longtail.files import read_arrays, write_arrays
+from longtail.files import matrix_arrays, matrix_of, read_arrays, write_arrays
 from longtail.recipe import Part, record
-from longtail.shortlists.inverted import Inverted, matrix_of, named_matrix
+from longtail.shortlists.inverted import Inverted
 from longtail.types import LabelMatrix, Texts, TopK, best_of, contains
 
 NEIGHBOURS, POWERS, SHARES = (5, 10, 20, 40), (1.0, 2.0, 4.0, 8.0), tuple(np.linspace(0, 1, 21).round(2).tolist())
@@ -41,13 +41,18 @@ class Lexical(Part):
 
     def fit(self, train: Split, words: Words) -> LexicalIndex:
         """Index the label texts and the training points; every setting must be chosen."""
-        if None in (self.neighbours, self.power, self.share):
+        if not self.settled:
             raise RecipeError("lexical: neighbours, power and share are not chosen; call choose first")
         names = train.labels.texts
         if names is None and self.share:
             raise DataError("the labels have no texts", remedy="set lexical.share=0 to use training points only")
         labels = words.bag(names or [""] * len(train.labels))
         return LexicalIndex(words, Inverted.build(labels, words.bag(train.need_texts("knn"))), train.targets, self)
+
+    @property
+    def settled(self) -> bool:
+        """Whether every setting is chosen."""
+        return None not in (self.neighbours, self.power, self.share)
 
     def or_else(self, other: Lexical) -> Lexical:
         """Fill what is not set from other settings."""
@@ -56,7 +61,7 @@ class Lexical(Part):
 
     def choose(self, train: Split, held: Split, words: Words) -> Lexical:
         """Choose on held-out points what is not set; `train` must not know them, nor what was counted on them."""
-        if None not in (self.neighbours, self.power, self.share):
+        if self.settled:
             return self
         first = replace(self, neighbours=self.neighbours or 1, power=self.power or 1, share=self.share or 0)
         return _choose(first.fit(train, words), held, self, has_names=train.labels.texts is not None)
@@ -140,7 +145,7 @@ class LexicalIndex:
 
     def save(self, folder: Path) -> None:
         """Write the index into a model folder; the words are written by their owner."""
-        write_arrays(folder / "lexical.safetensors", named_matrix("targets", self.targets) | self.near.arrays())
+        write_arrays(folder / "lexical.safetensors", matrix_arrays("targets", self.targets) | self.near.arrays())
 
     @classmethod
     def load(cls, folder: Path, words: Words, settings: Lexical) -> LexicalIndex:

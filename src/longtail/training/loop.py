@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,8 +21,7 @@ from longtail.errors import ResourceError
 from longtail.training.checkpoint import Checkpoint
 from longtail.training.settings import Training
 from longtail.training.tables import Table
-
-Step = Callable[[str, int, int], None]
+from longtail.types import Progress
 
 
 class Network(Protocol):
@@ -49,7 +47,7 @@ def train(
     seed: int,
     checkpoint: Checkpoint | None = None,
     log: Path | None = None,
-    progress: Step | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Train until the last epoch, from the checkpoint if there is one."""
     per_epoch = math.ceil(points / settings.batch)
