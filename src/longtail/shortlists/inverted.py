@@ -29,7 +29,7 @@ Rows: TypeAlias = NDArray[np.int64]  # numpy gathers and scatters by these witho
 BLOCK = 1024  # queries of a batch that are multiplied at once
 SPARE = 12  # further rows asked for in a batch, so that ties at the cut are seen
 FEW = 200  # rows that are not worth thinning out
-COMMON = 64  # a word is common if it stands in more than one of so many rows; so many words at most
+COMMON = 32  # a word is common if it stands in more than one of so many rows; so many words at most
 
 
 class Long(NamedTuple):
