@@ -23,3 +23,16 @@ def test_every_format_can_be_written_again(tmp_path, name):
     for _ in range(2):
         write(data, tmp_path / name, name, force=True)
     assert load(tmp_path / name).fingerprint == data.fingerprint
+
+
+@pytest.mark.parametrize("name", ["csv", "tsv"])
+def test_a_text_that_begins_like_fasttext_stays_in_its_table(tmp_path, name):
+    data = from_rows({"train": (["__label__7 x"], [[0]]), "test": (["a"], [[0]])}, label_texts=["cat"])
+    write(data, tmp_path / name, name)
+    assert load(tmp_path / name).fingerprint == data.fingerprint
+
+
+def test_json_that_talks_of_columns_is_json(tmp_path):
+    data = from_rows({"train": (["a,text,labels,b"], [[0]]), "test": (["a"], [[0]])}, label_texts=["cat"])
+    write(data, tmp_path / "j", "jsonl")
+    assert load(tmp_path / "j").fingerprint == data.fingerprint

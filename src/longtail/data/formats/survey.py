@@ -164,20 +164,23 @@ def sniff(head: bytes) -> str:
     ('jsonl', 'fasttext', 'xc', 'pecos')
     """
     first = head.partition(b"\n")[0].removesuffix(b"\r")
+    braced = first.lstrip(b" ").startswith(b"{")
     if head.startswith(b"PAR1"):
         kind = "parquet"
+    elif first.startswith(b"__label__"):
+        kind = "fasttext"
+    elif not braced and _has_columns(first, "\t"):
+        kind = "tsv"
+    elif not braced and _has_columns(first, find_separator(first, ",")):
+        kind = "csv"  # before the next: a text of a table may begin with __label__
     elif re.search(rb"^__label__", head, re.MULTILINE):
         kind = "fasttext"
-    elif first.lstrip(b" ").startswith(b"{"):
+    elif braced:
         kind = "xmc-json" if _has_key(first, "target_ind") else "jsonl"
     elif re.fullmatch(rb" *\d+ +\d+ +\d+ *", first):
         kind = "xc"
-    elif _has_columns(first, "\t"):
-        kind = "tsv"
-    elif re.match(rb"(?:\d+(?:,\d+)*)?\t", first):
-        kind = "pecos"
     else:
-        kind = "csv" if _has_columns(first, find_separator(first, ",")) else ""
+        kind = "pecos" if re.match(rb"(?:\d+(?:,\d+)*)?\t", first) else ""
     return kind
 
 
