@@ -164,23 +164,22 @@ def sniff(head: bytes) -> str:
     ('jsonl', 'fasttext', 'xc', 'pecos')
     """
     first = head.partition(b"\n")[0].removesuffix(b"\r")
-    braced = first.lstrip(b" ").startswith(b"{")
+    pecos = re.match(rb"(?:\d+(?:,\d+)*)?\t", first)
+    table = not first.startswith(b"__label__") and not pecos and _has_columns(first, find_separator(first, ","))
     if head.startswith(b"PAR1"):
         kind = "parquet"
-    elif first.startswith(b"__label__"):
+    elif re.search(rb"^__label__", head, re.MULTILINE) and not table:  # a text of a table may begin so
         kind = "fasttext"
-    elif not braced and _has_columns(first, "\t"):
-        kind = "tsv"
-    elif not braced and _has_columns(first, find_separator(first, ",")):
-        kind = "csv"  # before the next: a text of a table may begin with __label__
-    elif re.search(rb"^__label__", head, re.MULTILINE):
-        kind = "fasttext"
-    elif braced:
+    elif first.lstrip(b" ").startswith(b"{"):
         kind = "xmc-json" if _has_key(first, "target_ind") else "jsonl"
     elif re.fullmatch(rb" *\d+ +\d+ +\d+ *", first):
         kind = "xc"
+    elif _has_columns(first, "\t"):
+        kind = "tsv"
+    elif pecos:
+        kind = "pecos"
     else:
-        kind = "pecos" if re.match(rb"(?:\d+(?:,\d+)*)?\t", first) else ""
+        kind = "csv" if table else ""
     return kind
 
 
