@@ -14,8 +14,8 @@ ORDER = [
     "serve", "cli",
 ]  # fmt: skip
 INSIDE = {
-    "data": ["problems", "dataset", "tokens", "docstrings", "statistics", "queries", "demo", "formats", "check"],
-    "labels": ["propensity", "blocks", "walk", "graph", "curves", "calibration", "lookup"],
+    "data": ["problems", "dataset", "tokens", "sequences", "docstrings", "statistics", "queries", "demo", "formats", "check"],
+    "labels": ["propensity", "blocks", "walk", "graph", "tree", "curves", "calibration", "lookup"],
     "augment": ["soft", "gandalf", "labelmix"],
     "shortlists": ["inverted", "lexical", "vectors", "blend", "pool"],
     "training": ["settings", "tables", "checkpoint", "loop", "network"],
