@@ -14,7 +14,18 @@ ORDER = [
     "serve", "cli",
 ]  # fmt: skip
 INSIDE = {
-    "data": ["problems", "dataset", "tokens", "sequences", "docstrings", "statistics", "queries", "demo", "formats", "check"],
+    "data": [
+        "problems",
+        "dataset",
+        "tokens",
+        "sequences",
+        "docstrings",
+        "statistics",
+        "queries",
+        "demo",
+        "formats",
+        "check",
+    ],
     "labels": ["propensity", "blocks", "walk", "graph", "tree", "curves", "calibration", "lookup"],
     "augment": ["soft", "gandalf", "labelmix"],
     "shortlists": ["inverted", "lexical", "vectors", "blend", "pool"],

@@ -48,7 +48,7 @@ def whole_file(path: str | Path) -> Iterator[Path]:
 
 
 WRITTEN = re.compile(  # every name that longtail gives to a file of a model or of a data set in any format
-    r"(config|dataset|augmentation|metrics)\.json|README\.md|\w+\.(safetensors|arrow)|"
+    r"(config|dataset|augmentation|metrics|tokenizer)\.json|README\.md|\w+\.(safetensors|arrow)|"
     r"(trn|tst|val|train|test|validation|lbl|labels?|filter_labels|Xf?|Yf?|Z)([._]\w+)*"
     r"\.(jsonl|json|csv|tsv|parquet|txt|npz)(\.gz)?"
 )
@@ -101,11 +101,11 @@ def write_json(path: str | Path, value: object) -> None:
         partial.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def read_json(path: Path, error: type[LongtailError] = ModelError) -> dict[str, Any]:
-    """Read a JSON object of at most LARGEST_HEADER bytes."""
+def read_json(path: Path, error: type[LongtailError] = ModelError, *, largest: int = LARGEST_HEADER) -> dict[str, Any]:
+    """Read a JSON object of at most `largest` bytes."""
     try:
-        if path.stat().st_size > LARGEST_HEADER:
-            raise error(f"{path}: larger than {LARGEST_HEADER >> 20} MB; this is not a file that longtail wrote")
+        if path.stat().st_size > largest:
+            raise error(f"{path}: larger than {largest >> 20} MB; this is not a file that longtail wrote")
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise error(f"{path}: not found; is this a folder that longtail wrote?") from None
