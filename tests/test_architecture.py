@@ -28,7 +28,7 @@ INSIDE = {
     ],
     "labels": ["propensity", "blocks", "walk", "graph", "tree", "curves", "calibration", "lookup"],
     "augment": ["soft", "gandalf", "labelmix"],
-    "shortlists": ["inverted", "lexical", "vectors", "blend", "pool"],
+    "shortlists": ["inverted", "lexical", "exact", "nearest", "vectors", "blend", "pool"],
     "training": ["settings", "tables", "checkpoint", "loop", "network"],
     "encoders": ["bag", "layers"],
 }

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import sys
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longtail.errors import DataError, MissingExtra
+from longtail.shortlists import exact
+from longtail.shortlists import nearest as module
+from longtail.shortlists.exact import largest, top_products, unit
+from longtail.shortlists.nearest import Neighbours, centroids, fused, nearest
+from longtail.types import label_matrix
+
+
+def coarse(seed: int, rows: int, dim: int = 4):
+    return np.round(np.random.default_rng(seed).normal(size=(rows, dim)), 0).astype(np.float32)  # equal scores happen
+
+
+def grouped(seed: int, rows: int, dim: int):
+    draw = np.random.default_rng(seed)
+    middles = draw.normal(size=(60, dim))
+    return (middles[draw.integers(0, 60, rows)] + 0.6 * draw.normal(size=(rows, dim))).astype(np.float32)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 10**6), st.integers(0, 7), st.integers(1, 60), st.integers(1, 70), st.booleans())
+def test_blocks_and_groups_give_what_a_full_sort_gives(seed, queries, rows, k, biased):
+    asked, held = coarse(seed, queries), coarse(seed + 1, rows)
+    bias = coarse(seed + 2, rows, 1).ravel() if biased else None
+    with patch.object(exact, "GROUP", 5):
+        found, scores = top_products(asked, held, k, bias, block=3, cells=20)
+    full = asked @ held.T + (bias if biased else 0)
+    order = np.argsort(-full, axis=1, kind="stable")[:, :k]
+    assert found.tolist() == order.tolist()
+    np.testing.assert_array_equal(scores, np.take_along_axis(full, order, 1))
+
+
+@pytest.mark.parametrize("k", [0, 1, 7, 400])
+def test_the_largest_are_found_among_equals_and_masked_ones(k):
+    scores = np.random.default_rng(0).integers(0, 9, 300).astype(np.float32)
+    scores[::3] = -np.inf
+    places, values = largest(scores, k)
+    expected = np.argsort(-scores, kind="stable")[:k]
+    assert places.tolist() == expected.tolist()
+    assert values.tolist() == scores[expected].tolist()
+
+
+def test_unit_rows_are_not_copied():
+    rows = coarse(0, 20)
+    rows[3] = 0
+    scaled = unit(rows)
+    np.testing.assert_allclose(np.linalg.norm(scaled, axis=1), rows.any(axis=1), atol=1e-6)
+    assert unit(scaled) is scaled
+
+
+def test_cosine_or_product():
+    queries, rows = coarse(0, 5) + 0.5, coarse(1, 30) + 0.25
+    found, scores = nearest(queries, rows, 3)
+    np.testing.assert_allclose(scores, -np.sort(-unit(queries) @ unit(rows).T, axis=1)[:, :3], atol=1e-6)
+    assert (found == top_products(unit(queries), unit(rows), 3)[0]).all()
+    by_product = nearest(queries, rows, 3, cosine=False)
+    assert (by_product[0] == top_products(queries, rows, 3)[0]).all()
+    with pytest.raises(DataError, match="same dimensions"):
+        nearest(queries, rows[:, :2], 3)
+
+
+@pytest.mark.parametrize("cosine", [True, False])
+def test_the_graph_finds_nearly_all(cosine):
+    pytest.importorskip("faiss")
+    queries, rows = grouped(0, 100, 24), grouped(1, 4000, 24)
+    found, scores = nearest(queries, rows, 20, cosine=cosine, exact=False)
+    truth, _ = nearest(queries, rows, 20, cosine=cosine, exact=True)
+    recall = np.mean([len(set(a) & set(b)) / 20 for a, b in zip(found.tolist(), truth.tolist(), strict=True)])
+    assert recall >= 0.95
+    assert (np.diff(scores, axis=1) <= 0).all()
+    pairs = np.einsum("nd,nkd->nk", *((unit(queries), unit(rows)[found]) if cosine else (queries, rows[found])))
+    np.testing.assert_allclose(scores, pairs, rtol=1e-4, atol=1e-4)
+
+
+def test_many_rows_go_to_the_graph_and_few_do_not():
+    pytest.importorskip("faiss")
+    rows = coarse(0, 12)
+    with patch.object(module, "EXACT", 12), patch.object(module, "Neighbours", side_effect=AssertionError):
+        assert nearest(rows, rows, 2)[0].shape == (12, 2)
+    with patch.object(module, "EXACT", 11), patch.object(module, "Neighbours", wraps=Neighbours) as used:
+        assert nearest(rows, rows, 20)[0].shape == (12, 12)
+        used.assert_called_once()
+
+
+def test_the_missing_extra_is_named():
+    with patch.dict(sys.modules, {"faiss": None}), pytest.raises(MissingExtra, match=r"longtail\[ann\]"):
+        Neighbours(coarse(0, 3))
+
+
+def targets_of(seed: int, points: int, labels: int):
+    draw = np.random.default_rng(seed)
+    held = sp.csr_array((draw.random((points, labels)) < 0.3) * draw.integers(1, 3, (points, labels)) / 2)
+    return label_matrix(held.indptr, held.indices, held.shape, held.data)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(0, 9), st.integers(1, 12), st.integers(1, 8), st.booleans())
+def test_fusion_is_the_slow_formula(seed, queries, labels, keep, several):
+    draw = np.random.default_rng(seed)
+    points, rows = 15, labels + 4 * several
+    label_of = np.append(np.arange(labels), draw.integers(0, labels, 4)).astype(np.int32) if several else None
+    targets = targets_of(seed, points, labels)
+
+    def hits(count, wide):
+        found = np.argsort(draw.random((queries, count)), axis=1)[:, :wide].astype(np.int32)
+        found[draw.random(found.shape) < 0.2] = -1
+        return found, (draw.random(found.shape) * 1.5 - 0.5).astype(np.float32)
+
+    near, points_near = hits(rows, 6), hits(points, 4)
+    with patch.object(module, "BLOCK", 2):
+        got = fused(near, points_near, targets, label_of=label_of, gamma=0.3, keep=keep)
+    assert got.shape == (queries, labels)
+    for query in range(queries):
+        by_points = np.zeros(labels)
+        for point, similarity in zip(points_near[0][query], points_near[1][query], strict=True):
+            if point >= 0:
+                by_points += max(similarity, 0) * targets.toarray()[point]
+        by_points /= by_points.max() or 1
+        best: dict[int, float] = {}
+        for row, similarity in zip(near[0][query].tolist(), near[1][query].tolist(), strict=True):
+            if row >= 0:
+                label = int(label_of[row]) if several else row
+                best[label] = max(best.get(label, -np.inf), similarity)
+        merged = {
+            label: 0.3 * by_points[label] + 0.7 * best.get(label, 0)
+            for label in range(labels)
+            if by_points[label] or label in best
+        }
+        expected = dict(sorted(merged.items(), key=lambda item: (-item[1], item[0]))[:keep])
+        own = slice(got.indptr[query], got.indptr[query + 1])
+        assert got.indices[own].tolist() == sorted(expected)
+        np.testing.assert_allclose(got.data[own], [expected[label] for label in sorted(expected)], atol=1e-6)
+
+
+def test_centroids_are_weighted_mean_directions():
+    targets, vectors = targets_of(0, 20, 6), coarse(1, 20)
+    targets = label_matrix(targets.indptr, targets.indices, (20, 8), targets.data)  # two labels without points
+    label_of, rows = centroids(targets, vectors)
+    assert label_of.tolist() == list(range(8))
+    np.testing.assert_allclose(rows, unit(targets.toarray().T @ vectors), atol=1e-6)
+    assert not rows[6:].any()
+
+
+def test_crowded_labels_have_several_centroids():
+    lists = [[0, 1]] * 3 + [[1]] * 20 + [[2]] * 4
+    ends = np.append(0, np.cumsum([len(row) for row in lists]))
+    targets = label_matrix(ends, np.concatenate(lists), (27, 4))
+    vectors = coarse(1, 27) + 0.5
+    with patch.object(module, "CROWD", 22):
+        label_of, rows = centroids(targets, vectors, most=5)
+    assert label_of.tolist() == [0, 1, 1, 1, 1, 2, 3]
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), [1, 1, 1, 1, 1, 1, 0], atol=1e-6)
+    own = unit(targets.toarray().T @ vectors)
+    np.testing.assert_allclose(rows[[0, 5]], own[[0, 2]], atol=1e-6)
+    near = (unit(vectors[:23]) @ rows[1:5].T).max(axis=1).mean()
+    assert near > (unit(vectors[:23]) @ own[1]).mean() + 0.05  # several lie nearer to the points than one
