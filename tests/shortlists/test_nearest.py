@@ -50,6 +50,22 @@ def test_the_largest_are_found_among_equals_and_masked_ones(k):
     assert values.tolist() == scores[expected].tolist()
 
 
+def test_queries_that_are_not_numbers_find_nothing():
+    queries, rows = coarse(0, 2), coarse(1, 500)
+    queries[1] = np.nan
+    found, scores = top_products(queries, rows, 3)
+    assert (found[0] >= 0).all()
+    assert found[1].tolist() == [-1] * 3 and (scores[1] == -np.inf).all()
+
+
+def test_a_small_gamma_lets_points_add_labels_only_behind_the_centroids():
+    targets = label_matrix(np.array([0, 1]), np.array([2]), (1, 3))
+    near = np.array([[0, 1]], np.int32), np.array([[0.9, 0.5]], np.float32)
+    points = np.array([[0]], np.int32), np.array([[0.9]], np.float32)
+    assert fused(near, points, targets, keep=2).indices.tolist() == [0, 1]
+    assert fused((near[0][:, :1], near[1][:, :1]), points, targets, keep=2).indices.tolist() == [0, 2]
+
+
 def test_unit_rows_are_not_copied():
     rows = coarse(0, 20)
     rows[3] = 0

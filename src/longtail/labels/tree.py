@@ -3,7 +3,8 @@
 A label is described by the words of its points (PIFA). The tree halves its nodes level by level, so that the sizes
 of clusters differ by at most one. All nodes of a level are split at once: the columns of the vectors are renumbered to
 pairs (node, feature), and then the centres of all nodes are one vector and a round is a few products with it. Sparse
-vectors are never made dense; projecting them to 256 dimensions first was slower for titles and gave looser clusters.
+vectors are never made dense: a random projection to 256 dimensions gave looser clusters, and was quicker only for
+smoothed vectors.
 
 References: [Parabel], [AttentionXML], [ECLARE]; methods §4.2.
 """
@@ -175,7 +176,9 @@ class _SparseLevel:
 
     def __init__(self, rows: sp.csr_array, starts: NDArray[Any]) -> None:
         nodes, features = len(starts) - 1, rows.shape[1]
-        joined = assembled(np.arange(rows.nnz), rows.indices, rows.indptr[starts], (nodes, features))
+        joined = assembled(
+            np.arange(rows.nnz, dtype=rows.indptr.dtype), rows.indices, rows.indptr[starts], (nodes, features)
+        )
         sorted_cells = joined.tocsc().tocsr()  # two counting sorts: by feature in each node
         new = np.ones(rows.nnz, np.bool_)
         np.not_equal(sorted_cells.indices[1:], sorted_cells.indices[:-1], out=new[1:])

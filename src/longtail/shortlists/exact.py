@@ -22,14 +22,14 @@ def top_products(
     """Find the k largest products of each query (N, D) with the rows (R, D), exactly: (N, k) rows and their scores.
 
     `bias` (R,) is added to the scores. The best come first; equal scores go to the smaller row. Where there are fewer
-    rows than k, the results have as many columns as there are rows.
+    rows than k, the results have as many columns as there are rows; a query that is not a number finds row -1.
 
     >>> found, scores = top_products(np.eye(2, dtype=np.float32), np.array([[1, 0], [2, 3], [3, 3]], np.float32), 2)
     >>> found.tolist(), scores.tolist()
     ([[2, 1], [1, 2]], [[3.0, 2.0], [3.0, 3.0]])
     """
     k = min(k, len(rows))
-    found, values = np.zeros((len(queries), k), np.int32), np.zeros((len(queries), k), np.float32)
+    found, values = np.full((len(queries), k), -1, np.int32), np.full((len(queries), k), -np.inf, np.float32)
     for start in range(0, len(queries), block):
         some = queries[start : start + block]
         width = max(cells // len(some), 1)

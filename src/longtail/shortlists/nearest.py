@@ -120,6 +120,9 @@ def fused(
     similarity of its best centroid; `label_of` names the label of each centroid (each its own where None). The merged
     score is gamma · points + (1 - gamma) · centroids; the `keep` best stay, among equals the smaller label.
 
+    With a small gamma a label that only points bring ranks behind all near centroids: ask for fewer centroids than
+    `keep`, or points change the order but add no label.
+
     References: [Astec].
 
     >>> from longtail.types import label_matrix
