@@ -19,6 +19,7 @@ INSIDE = {
         "dataset",
         "tokens",
         "sequences",
+        "vectors",
         "docstrings",
         "statistics",
         "queries",

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from conftest import shared_data
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -46,6 +46,7 @@ def test_cleaning(text, expected):
     assert list(cleaned([text])) == [expected]
 
 
+@settings(deadline=None)  # the first case pays for threads
 @given(st.lists(st.text(), max_size=8), st.integers(1, 3))
 def test_texts_are_cleaned_apart_from_each_other(texts, chunk):
     together = list(cleaned(texts))
