@@ -31,6 +31,10 @@ INSIDE = {
     "augment": ["soft", "gandalf", "labelmix"],
     "shortlists": ["inverted", "lexical", "exact", "nearest", "vectors", "blend", "pool"],
     "training": ["settings", "tables", "checkpoint", "loop", "network"],
+    "serve": [
+        "protocol", "settings", "messages", "access", "schemas", "openapi", "gauges", "shelf", "batching", "routes",
+        "app", "run",
+    ],
     "encoders": ["bag", "layers"],
 }
 

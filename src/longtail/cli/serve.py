@@ -1,0 +1,61 @@
+"""Serve models over HTTP, with a page to try them."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from longtail.cli.console import say
+from longtail.errors import MissingExtra
+
+PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command()(serve)
+
+
+def serve(
+    run: Annotated[Path, typer.Argument(help="A model folder that `longtail train` wrote.")],
+    other: Annotated[Path | None, typer.Argument(help="Another one, to compare side by side.")] = None,
+    host: Annotated[
+        str, typer.Option(help="The address to listen at; one that others can reach needs --api-key.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any free one.")] = 8000,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Processes; they share the memory of the model.")] = 1,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            help="Requests to /v1 must carry this key. The environment keeps it out of the process list.",
+            envvar="LONGTAIL_API_KEY",
+            show_envvar=True,
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen at any address without a key: everybody may change labels.")
+    ] = False,
+) -> None:
+    """Answer predictions over HTTP and show a page to try the model; Ctrl-C stops, SIGHUP opens the model again."""
+    for package in PACKAGES:
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtra(package, "serve")
+    from longtail.serve.run import listen
+    from longtail.serve.run import serve as run_service
+    from longtail.serve.settings import Settings
+
+    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    runs = (run,) if other is None else (run, other)
+    settings = Settings(runs, host=host, port=port, workers=workers, api_key=api_key, insecure=insecure)
+    listener = listen(settings)
+    address = f"[{host.strip('[]')}]" if ":" in host else host
+    where = f"http://{address}:{listener.getsockname()[1]}"
+    code = run_service(settings, listener, started=lambda: say(f"serving {run} at {where} (Ctrl-C stops)"))
+    if code:
+        sys.exit(code)

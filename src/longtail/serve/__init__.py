@@ -1,0 +1,1 @@
+"""INDEX → ANSWERS OVER HTTP: the service and its web page (extra `serve`)."""

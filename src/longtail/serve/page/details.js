@@ -1,0 +1,96 @@
+// The panel beside the results: what is known of a label, and why the text gets it.
+
+import { ask, make, mark, rounded } from "./service.js";
+
+const panel = document.getElementById("details");
+let opener = null;
+let opened = null; // { id, model }, so that a late answer for another label is dropped
+
+export function close() {
+  if (panel.hidden) return;
+  panel.hidden = true;
+  opened = null;
+  opener?.setAttribute("aria-expanded", "false");
+  opener?.focus();
+  opener = null;
+}
+
+// Lists come as texts, as [text, score] or as objects.
+function entries(value) {
+  return (Array.isArray(value) ? value : []).map((item) => {
+    if (Array.isArray(item)) return { text: String(item[0]), score: item[1] };
+    if (item === null || typeof item !== "object") return { text: String(item) };
+    const text = item.text ?? item.word ?? item.name ?? "";
+    return { ...item, text: String(text), score: item.score ?? item.weight ?? item.similarity, id: item.id ?? item.label };
+  });
+}
+
+function section(title, ...content) {
+  return [make("h3", { text: title }), ...content];
+}
+
+function words(found) {
+  const most = Math.max(...found.map((word) => Math.abs(word.score ?? 1)), 1e-9);
+  const box = make("div", { class: "words" });
+  for (const word of found) {
+    const shown = make("span", { class: "word", text: word.text, title: rounded(word.score) });
+    shown.style.setProperty("--share", `${Math.round((100 * Math.abs(word.score ?? 1)) / most)}%`);
+    box.append(shown);
+  }
+  return box;
+}
+
+function list(found, choose) {
+  const items = found.map((entry) => {
+    if (!choose) return make("li", { text: entry.text });
+    const button = make("button", { type: "button", class: "link", text: entry.text });
+    button.addEventListener("click", () => choose(entry));
+    return make("li", {}, button);
+  });
+  return make("ul", {}, ...items);
+}
+
+export async function open({ id, text, model, query, from, use }) {
+  if (from) {
+    opener?.setAttribute("aria-expanded", "false");
+    opener = from;
+    opener.setAttribute("aria-expanded", "true");
+  }
+  const asked = (opened = { id, model });
+  const title = make("h2", { id: "details-title", text });
+  const shut = make("button", { type: "button", class: "close", text: "Close" });
+  shut.addEventListener("click", close);
+  const facts = make("div", { class: "facts", text: "…" });
+  panel.replaceChildren(make("header", {}, title, shut), facts);
+  panel.hidden = false;
+  panel.focus();
+  const where = `?model=${encodeURIComponent(model)}`;
+  try {
+    const [known, why] = await Promise.all([
+      ask(`/v1/labels/${id}${where}`),
+      query.trim() ? ask("/v1/explain", { body: { text: query, label: id, model } }).catch(() => ({})) : {},
+    ]);
+    if (opened !== asked) return;
+    show(known, why, facts, { model, query, use });
+  } catch (reason) {
+    if (opened === asked) facts.textContent = reason.message;
+  }
+}
+
+function show(known, why, facts, { model, query, use }) {
+  const frequency = known.frequency ?? 0;
+  const points = `${frequency.toLocaleString()} training ${frequency === 1 ? "point" : "points"}`;
+  facts.replaceChildren(mark(known), make("span", { text: points }), make("span", { text: `label ${known.id}` }));
+  const other = (entry) => open({ id: entry.id, text: entry.text, model, query, use });
+  const carried = entries(why.words);
+  const near = entries(why.points ?? why.nearest);
+  const neighbours = entries(known.neighbours ?? why.neighbours);
+  const examples = entries(known.examples);
+  if (carried.length) panel.append(...section("Words that carried it", words(carried)));
+  if (near.length) panel.append(...section("Nearest training texts", list(near, (entry) => use(entry.text))));
+  if (neighbours.length) {
+    panel.append(...section("Neighbours", list(neighbours, neighbours.every((entry) => entry.id >= 0) ? other : null)));
+  }
+  if (examples.length) panel.append(...section("Texts that have it", list(examples, (entry) => use(entry.text))));
+  if (!neighbours.length && !examples.length) panel.append(make("p", { class: "hint", text: "No neighbours and no examples." }));
+}

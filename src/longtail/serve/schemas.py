@@ -1,0 +1,158 @@
+"""JSON ↔ RECORDS: the shapes of requests and answers, checked by pydantic and printed in the OpenAPI document.
+
+Requests are strict: an unknown field, a number in quotes or a control character is refused. The numbers here are those
+of `Limits()`; a service with other limits checks them again.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from longtail.serve.settings import Limits
+
+MOST = Limits()
+# Tab and line breaks are welcome in a text; other control characters are a sign of binary data.
+PRINTABLE = r"^[^\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f]*$"
+ONE_LINE = r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*[^\s\u0000-\u001f\u007f-\u009f\u2028\u2029][^\u0000-\u001f\u007f-\u009f\u2028\u2029]*$"  # noqa: E501
+
+Text = Annotated[str, Field(max_length=MOST.length, pattern=PRINTABLE)]
+LabelText = Annotated[str, Field(min_length=1, max_length=MOST.label_length, pattern=ONE_LINE)]
+Name = Annotated[str, Field(max_length=200, pattern=PRINTABLE)]
+LabelId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Own = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | Name
+Chosen = Annotated[list[LabelId], Field(max_length=MOST.labels)]
+
+
+class Request(BaseModel):
+    """A body that is sent to the service."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    model: Name | None = Field(None, description="Which model, by name; the first one if not given.")
+
+
+class PredictRequest(Request):
+    """Texts to find labels for."""
+
+    texts: list[Text] = Field(min_length=1, max_length=MOST.texts, description="The texts.", examples=[["sort a list"]])
+    ids: list[Own] | None = Field(None, max_length=MOST.texts, description="Your own ids, as many as texts.")
+    k: int = Field(5, ge=1, le=MOST.k, description="Labels per text.")
+    threshold: float | None = Field(None, description="Leave out labels with a lower score.")
+    allow: Chosen | None = Field(None, description="Only these labels.")
+    deny: Chosen | None = Field(None, description="Never these labels.")
+    details: bool = Field(False, description="Also tell frequency, bin and raw id of each label.")
+
+
+class PredictedLabel(BaseModel):
+    """One label of a text."""
+
+    id: int
+    text: str
+    score: float
+    raw_id: str | None = Field(None, description="The id in the data set, with `details`.")
+    frequency: int | None = Field(None, description="Training points of the label, with `details`.")
+    bin: str | None = Field(None, description="head, torso or tail, with `details`.")
+
+
+class Prediction(BaseModel):
+    """The labels of one text, best first."""
+
+    id: int | str = Field(description="Yours, or the place of the text in the request.")
+    labels: list[PredictedLabel]
+
+
+class PredictAnswer(BaseModel):
+    """The labels of all texts."""
+
+    predictions: list[Prediction]
+
+
+class ExplainRequest(Request):
+    """A text and a label of it."""
+
+    text: Text
+    label: LabelId
+
+
+class NewLabel(BaseModel):
+    """A label to add."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    text: LabelText
+    raw_id: LabelText | None = None
+
+
+class AddRequest(Request):
+    """Labels to add; they can be predicted at once."""
+
+    labels: list[NewLabel] = Field(min_length=1, max_length=MOST.labels)
+
+
+class KnownLabel(BaseModel):
+    """A label by its id."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    id: LabelId
+
+
+class RemoveRequest(Request):
+    """Labels to take away."""
+
+    labels: list[LabelId | KnownLabel] = Field(min_length=1, max_length=MOST.labels)
+
+
+class UndoRequest(Request):
+    """Take back the last change of the labels."""
+
+
+class Label(BaseModel):
+    """One label."""
+
+    id: int
+    text: str
+    raw_id: str | None = None
+    frequency: int = 0
+    bin: str = "tail"
+
+
+class LabelsAnswer(BaseModel):
+    """Some labels, and how many there are in all."""
+
+    labels: list[Label]
+    count: int
+
+
+class Complaint(BaseModel):
+    """What is wrong with a request."""
+
+    detail: str
+
+
+class State(BaseModel):
+    """Whether the service works."""
+
+    status: str
+
+
+class Details(BaseModel):
+    """Whatever an index tells about itself, a label or a prediction."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+SCHEMAS: tuple[type[BaseModel], ...] = (
+    PredictRequest,
+    PredictAnswer,
+    ExplainRequest,
+    AddRequest,
+    RemoveRequest,
+    UndoRequest,
+    LabelsAnswer,
+    Complaint,
+    State,
+    Details,
+)

@@ -1,0 +1,77 @@
+"""WISHES → SETTINGS: what the service serves, where, to whom, and how much it takes at once."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from longtail.errors import DataError
+
+OPENER = "longtail.index:Index.load"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one request and all waiting requests may ask for."""
+
+    body: int = 2 * 2**20  # bytes of a request
+    texts: int = 1000  # texts of a request
+    length: int = 20_000  # characters of a text
+    label_length: int = 1000  # characters of a new label
+    labels: int = 10_000  # labels that one request adds, removes, allows or denies
+    k: int = 1000  # labels per text
+    waiting: int = 4096  # texts that wait for their turn before new ones are turned away
+    calls: int = 64  # other questions that wait
+    batch: int = 64  # texts that are predicted together
+    patience: float = 0.0  # seconds that an idle service waits for a batch to fill
+    seconds: float = 30.0  # until a request is given up
+    stop: float = 30.0  # seconds for the work in hand when the service stops
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One service."""
+
+    runs: tuple[Path, ...]  # one model folder, or two to compare
+    host: str = "127.0.0.1"
+    port: int = 8000
+    workers: int = 1
+    api_key: str | None = field(default=None, repr=False)
+    insecure: bool = False
+    limits: Limits = Limits()
+    opener: str = OPENER
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            raise DataError("no model folder", remedy="name at least one: longtail serve RUN")
+        if self.api_key is not None and not self.api_key.strip():
+            raise DataError("the API key is empty", remedy="give a long random one, or none")
+        if not (self.loopback or self.api_key or self.insecure):
+            raise DataError(
+                f"{self.host} can be reached from other machines and there is no API key",
+                remedy="give --api-key (or LONGTAIL_API_KEY), or say --insecure if everybody may ask and change labels",
+            )
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the service.
+
+        >>> Settings((Path("run"),), host="::1").loopback
+        True
+        """
+        return is_loopback(self.host)
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address is of this machine only; a name other than localhost may be anything.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("0.0.0.0"), is_loopback("localhost")
+    (True, False, True)
+    """
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
