@@ -28,13 +28,14 @@ INSIDE = {
         "check",
     ],
     "labels": ["propensity", "blocks", "walk", "graph", "tree", "curves", "calibration", "lookup"],
-    "augment": ["soft", "gandalf", "labelmix"],
+    "augment": ["soft", "gandalf", "mixed", "labelmix", "mixup", "synonyms"],
     "shortlists": ["inverted", "lexical", "exact", "nearest", "vectors", "blend", "pool"],
     "training": ["settings", "tables", "checkpoint", "loop", "network"],
     "serve": [
         "protocol", "settings", "messages", "access", "schemas", "openapi", "gauges", "shelf", "batching", "routes",
         "app", "run",
     ],
+    "bench": ["suite", "changes", "peers", "job", "lines", "table"],
     "encoders": ["bag", "layers"],
 }
 

@@ -1,0 +1,71 @@
+"""JOB → DATA: find and read the data of a job, with the small named changes that it asks for."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from longtail.bench.suite import Job
+from longtail.data.dataset import Dataset, Split
+from longtail.data.formats import load
+from longtail.errors import DataError
+from longtail.types import Texts
+
+HELD, HELD_SEED = 0.1, 1  # always the same points are held out to choose settings by, whatever the seed of the run
+
+
+def find_data(name: str) -> Path:
+    """Find a data set: a path, or a name below $LONGTAIL_DATA or ../shared/data."""
+    root = Path(os.environ.get("LONGTAIL_DATA", "../shared/data"))
+    for path in (Path(name), root / name):
+        if path.exists():
+            return path
+    raise DataError(
+        f"there is no data set {name}", remedy="give a path, or set LONGTAIL_DATA to the folder that has it"
+    )
+
+
+def job_data(job: Job) -> Dataset:
+    """Read the data of a job and change it: `train` is what is fitted, `test` what is measured."""
+    data = load(find_data(job.data))
+    train, test = data.train, None if "validation" in job.change else data.test
+    for change in job.change:
+        name, _, share = change.partition(":")
+        if name == "validation":
+            train, test = train.divide(HELD, seed=HELD_SEED)
+        elif name == "permute-label-texts":
+            train = permuted(train, float(share or 1), job.seed)
+        elif test is not None:
+            test = shuffled(test, job.seed)
+    assert test is not None  # validation is the first of the changes
+    test = replace(test, labels=train.labels)
+    return replace(data, labels=train.labels).with_splits(train, test.named("test"))
+
+
+def permuted(train: Split, share: float, seed: int) -> Split:
+    """Permute the texts of a share of the labels.
+
+    >>> from longtail.data.dataset import from_rows
+    >>> data = from_rows({"train": (["red cat"], [[0]])}, label_texts=["a", "b", "c"])
+    >>> permuted(data.train, 1, seed=0).labels.texts.tolist() == ["a", "b", "c"]
+    False
+    """
+    if train.labels.texts is None:
+        raise DataError("there are no label texts to permute", remedy="leave the change permute-label-texts out")
+    random = np.random.default_rng(seed)
+    order = np.arange(len(train.labels))
+    moved = random.permutation(len(order))[: round(share * len(order))]
+    order[moved] = random.permutation(moved)
+    return replace(train, labels=replace(train.labels, texts=train.labels.texts.take(order)))
+
+
+def shuffled(test: Split, seed: int) -> Split:
+    """Permute the words of every text."""
+    random = np.random.default_rng(seed)
+    texts = [text.split() for text in test.need_texts("shuffle-test-words")]
+    return replace(
+        test, texts=Texts(" ".join(words[place] for place in random.permutation(len(words))) for words in texts)
+    )

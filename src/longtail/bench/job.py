@@ -1,0 +1,242 @@
+"""JOB → LINE, in a process of its own, so that time and memory are its own.
+
+`python -m longtail.bench.job` reads a request from standard input and answers in JSON lines: progress, then a result
+or an error. It ends, with all that it started, when standard input closes: a job never outlives the suite.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+import longtail
+from longtail.bench.changes import job_data
+from longtail.bench.peers import run_peer
+from longtail.bench.suite import Job, recipe_for
+from longtail.data.dataset import Dataset, Split
+from longtail.errors import LongtailError
+from longtail.files import read_json, write_json
+from longtail.labels.blocks import held, threads
+from longtail.labels.propensity import Propensity
+from longtail.metrics import evaluate
+from longtail.model import Model
+from longtail.pipeline import fit
+from longtail.types import Progress, TopK, best_of
+
+WIDE = 100  # labels of each member that an ensemble adds up
+ASKED, WARM = 200, 20  # texts whose latency is taken, and texts before them
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
+Tell = Callable[[dict[str, Any]], None]
+
+
+def run(job: Job, scratch: Path, progress: Progress | None = None) -> dict[str, Any]:
+    """Fit and measure; returns what the line says beside the job itself."""
+    data = job_data(job)
+    facts = {"fingerprint": data.fingerprint, "train_points": len(data.train), "labels": len(data.labels)}
+    with tempfile.TemporaryDirectory(prefix="longtail-bench-") as folder:
+        work = Path(folder)
+        if job.kind == "peer":
+            facts |= run_peer(job, data, work)
+        else:
+            facts |= _run_recipe(job, data, scratch, work, progress)
+    shutil.rmtree(scratch, ignore_errors=True)
+    return facts | {
+        "commit": commit(),
+        "threads": _threads(),
+        "machine": machine(),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _run_recipe(job: Job, data: Dataset, scratch: Path, work: Path, progress: Progress | None) -> dict[str, Any]:
+    """Fit the recipe, or as many as an ensemble has, and measure."""
+    models = []
+    clock = _Clock(scratch / "spent.json")
+    for member in range(job.ensemble):
+        recipe = recipe_for(replace(job, seed=job.seed * job.ensemble + member))
+        # A folder of its own for each model, so that a checkpoint of other settings or data is never found.
+        own = scratch / f"{data.train.fingerprint[:12]}-{member}"
+        models.append(fit(recipe, data.train, scratch=own, progress=clock.watching(progress)))
+    spent = clock.spent()
+    peak = (held() or (0, 0))[1]
+    for member, model in enumerate(models):
+        model.save(work / f"model-{member}")
+    began = time.perf_counter()
+    top = predictions(models, data.test)
+    batch = time.perf_counter() - began
+    first = models[0]
+    measured = evaluate(
+        top, data.test.targets, train_frequencies=first.frequencies, train_points=first.points,
+        propensity=Propensity.of(data.name),
+    )  # fmt: skip
+    size = sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
+    texts = data.test.need_texts("latency")[:ASKED].tolist()
+    return measured.to_dict() | {
+        **spent,
+        "peak_mb": round(peak / 1e6, 1),
+        "model_mb": round(size / 1e6, 2),
+        "latency_ms": _asked_apart(sorted(work.iterdir()), texts),
+        "batch_seconds": round(batch, 3),
+    }
+
+
+def predictions(models: list[Model], test: Split, k: int = 5) -> TopK:
+    """Predict with one model, or add up the softmax over each row of the scores of several, as Astec-3 does."""
+    if len(models) == 1:
+        return models[0].predict_split(test, k)
+    rows, labels, values = [], [], []
+    for model in models:
+        top = model.predict_split(test, min(WIDE, len(test.labels)))
+        found = top.labels >= 0
+        best = np.where(found.any(1), top.scores.max(1, initial=-np.inf), 0)
+        shares = np.exp(top.scores - best[:, None])  # exp(-inf) is 0: padding adds nothing
+        shares /= np.maximum(shares.sum(1, keepdims=True), np.finfo(np.float32).tiny)
+        rows.append(np.nonzero(found)[0])
+        labels.append(top.labels[found])
+        values.append(shares[found])
+    cells = np.concatenate(rows), np.concatenate(labels)
+    total = sp.csr_array((np.concatenate(values), cells), shape=(len(test), len(test.labels)))  # adds up equal cells
+    return best_of(total, k, test.labels.texts)
+
+
+def latency(models: list[Model], texts: list[str]) -> float:
+    """Return the median milliseconds of one query, after a warm-up."""
+    for text in texts[:WARM]:
+        for model in models:
+            model.predict([text])
+    taken = []
+    for text in texts:
+        began = time.perf_counter()
+        for model in models:
+            model.predict([text])
+        taken.append(time.perf_counter() - began)
+    return round(1000 * float(np.median(taken)), 4) if taken else 0.0
+
+
+def _asked_apart(folders: list[Path], texts: list[str]) -> float:
+    """Take the latency in a fresh process with one thread, from the saved models: as a service would."""
+    request = json.dumps({"models": [str(folder) for folder in folders], "texts": texts})
+    command = [sys.executable, "-m", "longtail.bench.job", "latency"]
+    done = subprocess.run(
+        command, input=request, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | ONE_THREAD
+    )
+    return float(done.stdout)
+
+
+class _Clock:
+    """Wall and CPU seconds of a fit, also of one that was stopped and continued."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.before = read_json(path) if path.exists() else {"seconds": 0.0, "cpu_seconds": 0.0, "continued": -1}
+        self.began = time.perf_counter(), time.process_time()
+        self._noted = 0.0
+
+    def spent(self) -> dict[str, float]:
+        """Return the seconds so far; what was done after the last checkpoint of a stopped run counts twice."""
+        wall, cpu = time.perf_counter() - self.began[0], time.process_time() - self.began[1]
+        return {
+            "seconds": round(self.before["seconds"] + wall, 2),
+            "cpu_seconds": round(self.before["cpu_seconds"] + cpu, 2),
+            "continued": self.before["continued"] + 1,
+        }
+
+    def watching(self, progress: Progress | None) -> Progress:
+        """Note the time now and then, beside telling the progress."""
+
+        def told(what: str, done: int, total: int) -> None:
+            if time.perf_counter() - self._noted > 5:
+                self._noted = time.perf_counter()
+                write_json(self.path, self.spent())
+            if progress:
+                progress(what, done, total)
+
+        return told
+
+
+def commit() -> str:
+    """Name the commit of this code, with a + where the sources were changed since; the version outside a clone."""
+    here = Path(longtail.__file__).parent
+    git = ["git", "-C", str(here)]
+    try:
+        name = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
+        changed = subprocess.run([*git, "status", "--porcelain", "--", "."], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return f"longtail {longtail.__version__}"
+    return name.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def machine() -> dict[str, Any]:
+    """Describe the machine and the versions that decide speed."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    facts: dict[str, Any] = {"cores": os.cpu_count(), "memory_gb": round(memory / 2**30), "cpu": platform.machine()}
+    facts["python"] = platform.python_version()
+    for package in ("torch", "numpy", "scipy"):
+        try:
+            facts[package] = version(package)
+        except PackageNotFoundError:
+            facts[package] = None
+    return facts
+
+
+def _threads() -> int:
+    """Tell how many threads a fit may use."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return min(int(asked), threads()) if asked.isdecimal() and int(asked) else threads()
+
+
+def _main() -> None:
+    """Serve one request."""
+    if sys.argv[1:] == ["latency"]:
+        request = json.load(sys.stdin)
+        sys.stdout.write(json.dumps(latency([Model.load(path) for path in request["models"]], request["texts"])))
+        return
+    request = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_the_suite, daemon=True).start()
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever a library prints must not stand among the answers
+    told = [0.0]
+
+    def tell(value: dict[str, Any]) -> None:
+        answers.write(json.dumps(value, ensure_ascii=False) + "\n")
+        answers.flush()
+
+    def progress(what: str, done: int, total: int) -> None:
+        if time.monotonic() - told[0] > 0.5:
+            told[0] = time.monotonic()
+            tell({"progress": [what, done, total]})
+
+    job = Job(**(request["job"] | {"change": tuple(request["job"]["change"])}))
+    try:
+        tell({"result": run(job, Path(request["scratch"]), progress)})
+    except LongtailError as error:
+        tell({"error": str(error)})
+
+
+def _end_with_the_suite() -> None:
+    """Wait for the end of standard input, then end the whole group of processes."""
+    while os.read(0, 1024):  # not through sys.stdin, whose lock would disturb the end of the interpreter
+        pass
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,160 @@
+"""JOBS → LINES: run what is not there yet, one job at a time, and keep one JSON line of each."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from longtail.bench.peers import absent
+from longtail.bench.suite import Job, Suite, key_of
+from longtail.errors import DataError
+from longtail.types import Progress
+
+Line: TypeAlias = dict[str, Any]
+Begin: TypeAlias = Callable[[Job, int, int], AbstractContextManager[Progress | None]]
+FOLDERS = re.compile(r"(?<![\w.])/(?:[^\s/:;,'\"]+/)+")  # of absolute paths
+
+
+def run_suite(suite: Suite, out: Path, *, only: Iterable[str] = (), begin: Begin | None = None) -> list[Line]:
+    """Run the jobs that have no line yet and append their lines; returns the fresh ones, failed and skipped ones too.
+
+    A killed suite goes on where it was: finished jobs have their lines, and an unfinished training continues from its
+    checkpoint in the folder `OUT.unfinished`. `begin(job, number, total)` opens the progress of one job.
+    """
+    fresh = []
+    with _locked(out):
+        done = {key for key, line in latest(read_lines(out, repair=True)).items() if "error" not in line}
+        waiting = [job for job in suite.jobs(only) if job.key not in done]
+        for number, job in enumerate(waiting, 1):
+            reason = absent(job)
+            if reason:
+                fresh.append({**job.described(), "skipped": reason})
+                continue
+            with begin(job, number, len(waiting)) if begin else nullcontext() as progress:
+                result = run_job(job, scratch_of(out, job), progress)
+            line = {"suite": suite.name, **job.described(), **result}
+            with out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.append(line)
+        folder = unfinished(out)
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+    return fresh
+
+
+def run_job(job: Job, scratch: Path, progress: Progress | None = None) -> Line:
+    """Run one job in a process of its own; a failure is a line with the message under `error`."""
+    request = json.dumps({"job": asdict(job), "scratch": str(scratch)}) + "\n"
+    command = [sys.executable, "-m", "longtail.bench.job"]
+    with tempfile.TemporaryFile() as words:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, text=True, start_new_session=True
+        )
+        assert process.stdin is not None and process.stdout is not None
+        result: Line = {}
+        try:
+            with suppress(BrokenPipeError):  # it ended before it read; how, is said below
+                process.stdin.write(request)
+                process.stdin.flush()
+            for answer in process.stdout:
+                told = json.loads(answer)
+                if "progress" in told:
+                    if progress:
+                        progress(*told["progress"])
+                else:
+                    result = told["result"] if "result" in told else {"error": without_folders(told["error"])}
+        finally:
+            _end(process)
+        if result:
+            return result
+        words.seek(0)
+        last = words.read().decode("utf-8", "replace").strip().splitlines()[-1:]
+    return {"error": without_folders(": ".join([_ending(process.returncode), *last]))}
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Wait for a job that has answered; closing its input ends one that has not, with all that it started."""
+    for pipe in (process.stdout, process.stdin):
+        if pipe is not None:
+            with suppress(BrokenPipeError):
+                pipe.close()
+    process.wait()
+
+
+def _ending(code: int) -> str:
+    """Say how a process ended that gave no answer."""
+    if code >= 0:
+        return f"it ended with exit code {code}"
+    name = signal.Signals(-code).name
+    return f"it was killed by {name}" + (", perhaps because memory ran out" if name == "SIGKILL" else "")
+
+
+def without_folders(message: str) -> str:
+    """Leave the folders of absolute paths out of a message: they say nothing on another machine.
+
+    >>> without_folders("/home/me/data/trn.jsonl:3: no text")
+    'trn.jsonl:3: no text'
+    """
+    return FOLDERS.sub("", message)
+
+
+def unfinished(out: Path) -> Path:
+    """Name the folder of the trainings that were not finished."""
+    return out.with_name(out.name.removesuffix(".jsonl") + ".unfinished")
+
+
+def scratch_of(out: Path, job: Job) -> Path:
+    """Name the folder in which the training of one job can be continued."""
+    return unfinished(out) / hashlib.sha256(job.key.encode()).hexdigest()[:16]
+
+
+def read_lines(out: Path, *, repair: bool = False) -> list[Line]:
+    """Read the lines; a last one that a kill cut short is left out, and with `repair` cut off."""
+    if not out.exists():
+        return []
+    content = out.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if repair and len(whole) < len(content):
+        with out.open("rb+") as file:
+            file.truncate(len(whole))
+    lines = []
+    for number, raw in enumerate(whole.splitlines(), 1):
+        try:
+            line = json.loads(raw)
+        except ValueError as reason:
+            raise DataError(f"not JSON ({reason})", file=out, line=number, remedy="delete the line") from None
+        if not isinstance(line, dict):
+            raise DataError("not an object", file=out, line=number, remedy="delete the line")
+        lines.append(line)
+    return lines
+
+
+def latest(lines: Iterable[Line]) -> dict[str, Line]:
+    """Keep the last line of each job."""
+    return {key_of(line): line for line in lines}
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """Keep a second suite from writing to the same file."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataError("another bench is writing here", file=out, remedy="wait for it, or give --out") from None
+        yield

@@ -1,0 +1,245 @@
+"""SUITE FILE → JOBS: a grid of recipes × data × seeds, and the peers beside it.
+
+A suite is a TOML file; every key is checked when it is read, every recipe and setting too, so that a long night does
+not end at a misspelt word.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pydantic
+from pydantic import Field
+from pydantic.dataclasses import dataclass as checked
+
+from longtail.errors import DataError, RecipeError, nearest
+from longtail.recipe import Recipe, augmentations, find_recipe
+
+CHANGES = ("validation", "permute-label-texts", "shuffle-test-words")  # in the order in which they are made
+METRICS = tuple(f"{metric}@{k}" for metric in ("P", "nDCG", "R", "PSP", "PSnDCG", "Cov") for k in (1, 3, 5))
+BINS = ("head", "torso", "tail")  # recall of the bin's own labels at 5
+COSTS = ("seconds", "cpu_seconds", "peak_mb", "model_mb", "latency_ms", "batch_seconds")
+COLUMNS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "Cov@5", "seconds", "peak_mb")
+HARD = 0.5  # soft targets from here on are hard ones for a peer, unless the suite says otherwise
+
+Words = tuple[str, ...]
+Table = TypeVar("Table")
+_config = pydantic.ConfigDict(extra="forbid", strict=False)
+
+
+@checked(frozen=True, kw_only=True, config=_config)
+class Run:
+    """A recipe with settings; `ensemble` sums the scores of that many seeds."""
+
+    name: str
+    recipe: str
+    set: dict[str, Any] = Field(default_factory=dict)
+    data: Words | None = None
+    seeds: tuple[int, ...] | None = None
+    change: str | Words = ()
+    ensemble: int = Field(default=1, ge=1, le=20)
+
+
+@checked(frozen=True, kw_only=True, config=_config)
+class Peer:
+    """Another tool, trained by the peers' harness, perhaps on data that an augmentation made."""
+
+    name: str
+    data: Words | None = None
+    change: str | Words = ()
+    augment: str | None = None
+    set: dict[str, Any] = Field(default_factory=dict)  # of the augmentation
+    binarise: float = Field(default=HARD, gt=0, le=1)
+
+
+@checked(frozen=True, kw_only=True, config=_config)
+class Suite:
+    """What a suite file says."""
+
+    name: str
+    title: str
+    data: Words = ()
+    seeds: tuple[int, ...] = (0,)
+    columns: Words = COLUMNS
+    ratio_to: str | None = None
+    note: str = ""
+    run: tuple[Run, ...] = ()
+    peer: tuple[Peer, ...] = ()
+
+    def jobs(self, only: Iterable[str] = ()) -> list[Job]:
+        """List the jobs, or those of the named runs and peers, data set by data set."""
+        known = [*(peer.name for peer in self.peer), *(run.name for run in self.run)]
+        for name in (asked := tuple(only)):
+            if name not in known:
+                raise RecipeError(f"the suite has no run {name!r}; {nearest(name, known)}")
+        jobs = [job for job in self._all() if not asked or job.name in asked]
+        order = list(dict.fromkeys([*self.data, *(job.data for job in jobs)]))
+        return sorted(jobs, key=lambda job: order.index(job.data))
+
+    def _all(self) -> Iterator[Job]:
+        for peer in self.peer:
+            for data in peer.data or self.data:
+                yield Job(
+                    kind="peer", name=peer.name, recipe=peer.augment or "", settings=flat(peer.set), data=data,
+                    change=changes(peer.change), binarise=peer.binarise if peer.augment else None,
+                )  # fmt: skip
+        for run in self.run:
+            for data in run.data or self.data:
+                for seed in run.seeds or self.seeds:
+                    yield Job(
+                        kind="recipe", name=run.name, recipe=run.recipe, settings=flat(run.set), data=data, seed=seed,
+                        change=changes(run.change), ensemble=run.ensemble,
+                    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """One line to be: everything that decides what it says, apart from the code and the machine."""
+
+    kind: str  # recipe or peer
+    name: str
+    recipe: str  # of a peer: the augmentation of its data, or nothing
+    settings: dict[str, Any]
+    data: str
+    change: Words = ()
+    seed: int = 0
+    ensemble: int = 1
+    binarise: float | None = None
+
+    def __str__(self) -> str:
+        change = "".join(f", {change}" for change in self.change)
+        return f"{self.name} on {Path(self.data).name}{change}" + (f", seed {self.seed}" if self.kind != "peer" else "")
+
+    def described(self) -> dict[str, Any]:
+        """Return what a line says about its job; the data set goes by its name, not by its place."""
+        facts = dataclasses.asdict(self) | {"data": Path(self.data).name, "change": list(self.change)}
+        return {"run": facts.pop("name"), **facts}
+
+    @property
+    def key(self) -> str:
+        """Tell this job from others of the suite."""
+        return key_of(self.described())
+
+
+def key_of(line: Mapping[str, Any]) -> str:
+    """Make the key of the job that a line belongs to.
+
+    >>> job = Job(kind="recipe", name="a", recipe="knn", settings={}, data="d")
+    >>> key_of({**job.described(), "P@1": 60.0}) == job.key
+    True
+    """
+    names = ("run", "kind", "recipe", "settings", "data", "change", "seed", "ensemble", "binarise")
+    return json.dumps([line.get(name) for name in names], sort_keys=True)
+
+
+def read_suite(path: str | Path) -> Suite:
+    """Read a suite file and check all of it."""
+    path = Path(path)
+    try:
+        told = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError("not found", file=path, remedy="give a suite file, like those in results/suites") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
+        raise DataError(f"not TOML ({reason})", file=path, remedy="mend the line") from None
+    for table, cls in (("run", Run), ("peer", Peer)):
+        entries = told.get(table, [])
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise RecipeError(f"{path.name}: {table} is not a list of tables; write [[{table}]]")
+        told[table] = tuple(
+            _made(cls, entry, f"{path.name}: {table} {number}") for number, entry in enumerate(entries, 1)
+        )
+    if "name" in told:
+        raise RecipeError(f"{path.name}: has no setting 'name'; a suite is called what its file is called, write title")
+    suite = _made(Suite, {"name": path.stem} | told, path.name)
+    _check(suite)
+    return suite
+
+
+def recipe_for(job: Job) -> Recipe:
+    """Make the recipe of a job; of a peer, one that holds the augmentation of its data."""
+    made = find_recipe(job.recipe if job.kind == "recipe" else f"knn+{job.recipe}")
+    for path, value in job.settings.items():
+        made = made.override(path if job.kind == "recipe" else f"augment.0.{path}", value)
+    return made.override("seed", job.seed)
+
+
+def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Write nested settings as dotted paths.
+
+    >>> flat({"training": {"epochs": 15}, "loss": "bce"})
+    {'training.epochs': 15, 'loss': 'bce'}
+    """
+    out: dict[str, Any] = {}
+    for name, value in settings.items():
+        out |= flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
+    return out
+
+
+def changes(asked: str | Words) -> Words:
+    """Put changes into the order in which they are made, and refuse what is not one.
+
+    >>> changes(("permute-label-texts:0.3", "validation"))
+    ('validation', 'permute-label-texts:0.3')
+    """
+    words = (asked,) if isinstance(asked, str) else asked
+    for word in words:
+        name, colon, share = word.partition(":")
+        if name not in CHANGES:
+            raise RecipeError(f"there is no change {name!r}; {nearest(name, CHANGES)}")
+        if colon and (name != "permute-label-texts" or not _is_share(share)):
+            raise RecipeError(f"change {word!r}: only permute-label-texts takes a share, more than 0 and at most 1")
+    return tuple(sorted(words, key=lambda word: CHANGES.index(word.partition(":")[0])))
+
+
+def _is_share(text: str) -> bool:
+    try:
+        return 0 < float(text) <= 1
+    except ValueError:
+        return False
+
+
+def _made(cls: type[Table], entry: Mapping[str, Any], where: str) -> Table:
+    """Make a record of the file, turning a complaint into one line that names the key."""
+    known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for name in entry:
+        if name not in known:
+            raise RecipeError(f"{where}: has no setting {name!r}; {nearest(name, known)}")
+    try:
+        return cls(**entry)
+    except pydantic.ValidationError as reason:
+        first = reason.errors()[0]
+        place = ".".join(str(step) for step in first["loc"])
+        raise RecipeError(f"{where}: {place} = {first['input']!r}: {first['msg']}") from None
+
+
+def _check(suite: Suite) -> None:
+    """Check what one key cannot tell: columns, recipes, settings, peers, names."""
+    for column in suite.columns:
+        if column not in (valid := (*METRICS, *BINS, *COSTS)):
+            raise RecipeError(f"{suite.name}: there is no column {column!r}; {nearest(column, valid)}")
+    names = {peer.name for peer in suite.peer} | {run.name for run in suite.run}
+    if suite.ratio_to is not None and suite.ratio_to not in names:
+        raise RecipeError(f"{suite.name}: ratio_to = {suite.ratio_to!r}; {nearest(suite.ratio_to, names)}")
+    for peer in suite.peer:
+        if ":" not in peer.name:
+            raise RecipeError(f"{suite.name}: peer {peer.name!r} has no variant; write it like omikuji:bonsai")
+        if peer.augment is not None and peer.augment not in augmentations():
+            raise RecipeError(f"{suite.name}: augment {peer.augment!r}; {nearest(peer.augment, augmentations())}")
+        if peer.set and peer.augment is None:
+            raise RecipeError(f"{suite.name}: peer {peer.name!r} has settings but nothing to augment with; add augment")
+    jobs = suite.jobs()
+    if not jobs:
+        raise RecipeError(f"{suite.name}: there is nothing to run; give data, and at least one [[run]] or [[peer]]")
+    seen: dict[tuple[Any, ...], str] = {}
+    for job in jobs:
+        if job.kind == "recipe" or job.recipe:
+            recipe_for(job)
+        row = (job.kind, job.name, Path(job.data).name, job.change, job.seed)
+        if row in seen:
+            raise RecipeError(f"{suite.name}: {job} stands there twice; give one of them another name")
+        seen[row] = job.key

@@ -1,0 +1,118 @@
+"""LINES → TABLE: Markdown, one row per run and data set, with everything that is needed to make it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+
+from longtail.bench.lines import Line, latest
+from longtail.bench.suite import BINS, Job, Suite
+
+HEADS = {
+    "seconds": "training s", "cpu_seconds": "CPU s", "peak_mb": "peak MB", "model_mb": "model MB",
+    "latency_ms": "query ms", "batch_seconds": "test set s",
+}  # fmt: skip
+DIGITS = {"seconds": 1, "cpu_seconds": 1, "peak_mb": 0, "model_mb": 1, "latency_ms": 3, "batch_seconds": 1}
+
+
+def table(suite: Suite, lines: Iterable[Line], command: str) -> str:
+    """Write the table of a suite; lines of other settings than the suite's are left out."""
+    known = latest(lines)
+    jobs = suite.jobs()
+    found = [known[job.key] for job in jobs if job.key in known]
+    out = [f"# {suite.title}", "", *([suite.note.strip(), ""] if suite.note.strip() else [])]
+    names = list(dict.fromkeys(Path(job.data).name for job in jobs))
+    for name in names:
+        here = [job for job in jobs if Path(job.data).name == name]
+        if not any(job.key in known for job in here):
+            continue
+        out += [f"## {name}", "", *_section(suite, here, known), ""]
+    missing = [job for job in jobs if job.key not in known]
+    if missing:
+        out += [f"Not run yet: {len(missing)} of {len(jobs)} ({'; '.join(map(str, missing[:8]))}"]
+        out[-1] += (" …" if len(missing) > 8 else "") + ").\n"
+    out += [*_errors(found), f"    {command}", "", *_origin(found)]
+    return "\n".join(out).rstrip() + "\n"
+
+
+def _section(suite: Suite, jobs: list[Job], known: dict[str, Line]) -> list[str]:
+    """Write the rows of one data set."""
+    heads = ["run", *(HEADS.get(column, column) for column in suite.columns)]
+    if suite.ratio_to:
+        heads.append(f"time ÷ {suite.ratio_to}")
+    rows: dict[str, list[Line]] = {}
+    for job in jobs:
+        if (line := known.get(job.key)) is not None:
+            rows.setdefault(_title(job), []).append(line)
+    good = {title: [line for line in lines if "error" not in line] for title, lines in rows.items()}
+    base = [line["seconds"] for lines in good.values() for line in lines if line["run"] == suite.ratio_to]
+    out = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
+    for title, lines in good.items():
+        cells = [title, *(spread([value(line, column) for line in lines], column) for column in suite.columns)]
+        if suite.ratio_to:
+            whole = median(base) if base else 0
+            cells.append(spread([line["seconds"] / whole for line in lines] if whole else [], "seconds"))
+        out.append("| " + " | ".join(cells) + " |")
+    return out
+
+
+def _title(job: Job) -> str:
+    """Name a row."""
+    words = [job.name, *(f"*{change}*" for change in job.change)]
+    return ", ".join(words) + (f" (× {job.ensemble})" if job.ensemble > 1 else "")
+
+
+def value(line: Line, column: str) -> float | None:
+    """Look a column up in a line; head, torso and tail are the recall of the bin's own labels at 5."""
+    if column in BINS:
+        return next((float(entry["recall"]["R@5"]) for entry in line["bins"] if entry["name"] == column), None)
+    found = line.get(column)
+    return None if found is None else float(found)
+
+
+def spread(values: Iterable[float | None], column: str) -> str:
+    """Write the median, and the range where there are several.
+
+    >>> spread([1.0, 3.0, 2.0], "P@1")
+    '2.00 <small>[1.00–3.00]</small>'
+    """
+    numbers = [number for number in values if number is not None]
+    if not numbers:
+        return "–"
+    digits = DIGITS.get(column, 2)
+    middle = f"{median(numbers):,.{digits}f}"
+    if len(numbers) == 1:
+        return middle
+    return f"{middle} <small>[{min(numbers):,.{digits}f}–{max(numbers):,.{digits}f}]</small>"
+
+
+def _errors(lines: list[Line]) -> list[str]:
+    """List what failed."""
+    failed = [line for line in lines if "error" in line]
+    out = [f"- {line['run']} on {line['data']}, seed {line['seed']} failed: {line['error']}" for line in failed]
+    return [*out, ""] if out else []
+
+
+def _origin(lines: list[Line]) -> list[str]:
+    """Say where the numbers come from: machine, code and dates."""
+    good = [line for line in lines if "error" not in line]
+    if not good:
+        return []
+    machines = dict.fromkeys(
+        "{cores} cores, {memory_gb} GB, {cpu}, Python {python}, torch {torch}".format(**line["machine"])
+        + f", {line['threads']} thread" + "s" * (line["threads"] != 1)
+        for line in good
+    )  # fmt: skip
+    commits = ", ".join(dict.fromkeys(line["commit"] for line in good))
+    days = sorted({line["time"][:10] for line in good})
+    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    words = ["Test points, in percent."]
+    if any("validation" in line["change"] for line in good):
+        words = ["In percent; *validation* rows are of a tenth of the training points that was held out."]
+    seeds = [line for line in good if line["kind"] == "recipe" and line["seed"] != good[0]["seed"]]
+    if seeds:
+        words.append("Median over seeds, with the range in brackets.")
+    if any(line.get("continued") for line in good):
+        words.append("Some runs were stopped and continued: their times are upper bounds.")
+    return [" ".join(words), f"Machine: {'; '.join(machines)}. Commit {commits}, {when}."]

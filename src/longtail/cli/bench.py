@@ -1,0 +1,82 @@
+"""`longtail bench`: run a suite and write its table."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from longtail.cli.console import progress, say, table
+from longtail.types import Progress
+
+if TYPE_CHECKING:
+    from longtail.bench.suite import Job, Suite
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(bench)
+
+
+def bench(
+    suite: Annotated[Path, typer.Argument(help="A suite file: recipes, data and seeds; see results/suites.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The lines; results/NAME.jsonl if not given.")] = None,
+    table_: Annotated[
+        Path | None, typer.Option("--table", "-t", help="The Markdown table; results/NAME.md if not given.")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Run only the run or peer of this name.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the runs and which of them are done, and stop.")] = False,
+) -> None:
+    """Run a grid of recipes × data × seeds, one at a time; the same command continues after a stop."""
+    from longtail.bench.lines import read_lines, run_suite
+    from longtail.bench.suite import read_suite
+    from longtail.bench.table import table as written
+    from longtail.files import whole_file
+
+    told = read_suite(suite)
+    place = suite.parent.parent if suite.parent.name == "suites" else suite.parent
+    lines = out or place / f"{told.name}.jsonl"
+    page = table_ or (lines.with_suffix(".md") if out else place / f"{told.name}.md")
+    if list_:
+        _show(told, lines, only or [])
+        return
+
+    def begin(job: Job, number: int, total: int) -> AbstractContextManager[Progress]:
+        return progress(f"{number} of {total}: {job}")
+
+    fresh = run_suite(told, lines, only=only or (), begin=begin)
+    failed = [line for line in fresh if "error" in line]
+    for line in fresh:
+        if "skipped" in line:
+            say(f"skipped {line['run']} on {line['data']}: {line['skipped']}")
+    for line in failed:
+        say(f"failed: {line['run']} on {line['data']}, seed {line['seed']}: {line['error']}")
+    with whole_file(page) as partial:
+        partial.write_text(written(told, read_lines(lines), _command(suite)), encoding="utf-8")
+    done = sum("skipped" not in line for line in fresh)
+    say(f"{done} new lines in {lines}; wrote {page}" if done else f"nothing was run; wrote {page}")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _command(suite: Path) -> str:
+    """Write the command that remakes a table, without the place of this machine."""
+    here = Path.cwd()
+    whole = suite.resolve()
+    return f"longtail bench {whole.relative_to(here) if whole.is_relative_to(here) else suite.name}"
+
+
+def _show(suite: Suite, lines: Path, only: list[str]) -> None:
+    """List the jobs of a suite."""
+    from longtail.bench.lines import latest, read_lines
+
+    known = latest(read_lines(lines))
+    rows = []
+    for job in suite.jobs(only):
+        line = known.get(job.key)
+        state = "to do" if line is None else f"failed: {line['error']}" if "error" in line else "done"
+        took = f"{line['seconds']:.1f}" if line and "seconds" in line else ""
+        rows.append((str(job), state, took))
+    table(suite.title, ("run", "state", "seconds"), rows)

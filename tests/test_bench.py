@@ -1,0 +1,305 @@
+"""Suites: what is refused, what a line says, and that a killed suite goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from longtail.bench import job as job_module
+from longtail.bench.changes import job_data, permuted, shuffled
+from longtail.bench.job import latency, predictions
+from longtail.bench.lines import latest, read_lines, run_job, run_suite, scratch_of, without_folders
+from longtail.bench.suite import Job, changes, read_suite, recipe_for
+from longtail.bench.table import spread, table
+from longtail.data.formats import load
+from longtail.errors import DataError, RecipeError
+from longtail.pipeline import fit
+
+SUITE = """
+title = "small"
+data = ["pets"]
+seeds = [0, 1]
+columns = ["P@1", "tail", "seconds"]
+[[run]]
+name = "knn"
+recipe = "knn"
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with a tiny data set and a suite, which is also where commands are run."""
+    rows = [
+        {"text": f"{colour} {animal}", "labels": [index]}
+        for colour in ("red", "old", "wild", "small", "big", "mad", "sad")
+        for index, animal in enumerate(("cat", "dog", "fox"))
+    ]
+    (tmp_path / "data" / "pets").mkdir(parents=True)
+    for name, some in (("trn", rows), ("tst", rows[:6])):
+        (tmp_path / "data" / "pets" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
+    (tmp_path / "data" / "pets" / "lbl.jsonl").write_text('{"text": "cat"}\n{"text": "dog"}\n{"text": "fox"}\n')
+    (tmp_path / "results" / "suites").mkdir(parents=True)
+    (tmp_path / "results" / "suites" / "small.toml").write_text(SUITE)
+    monkeypatch.setenv("LONGTAIL_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("LONGTAIL_PEERS", str(tmp_path / "no-peers"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def suite_of(place: Path, text: str):
+    path = place / "other.toml"
+    path.write_text(text)
+    return read_suite(path)
+
+
+def bench(*args: object, **more):
+    command = [sys.executable, "-c", "from longtail.cli import main; main()", "bench", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **more)
+
+
+def one_job(**more):
+    return Job(**({"kind": "recipe", "name": "knn", "recipe": "knn", "settings": {}, "data": "pets"} | more))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('titel = "x"', "did you mean 'title'"),
+        (SUITE + 'recip = "x"', "did you mean 'recipe'"),
+        (SUITE.replace('recipe = "knn"', 'recipe = "knm"'), "did you mean 'knn'"),
+        (SUITE.replace('recipe = "knn"', 'recipe = "knn"\nset = { "lexical.neighbour" = 3 }'), "'neighbours'"),
+        (SUITE + 'change = "permute-label-text"', "'permute-label-texts'"),
+        (SUITE + 'change = "permute-label-texts:2"', "at most 1"),
+        (SUITE + "ensemble = 0", "ensemble"),
+        (SUITE.replace('"tail"', '"tial"'), "did you mean 'tail'"),
+        ('ratio_to = "omikuji"\n' + SUITE, "ratio_to"),
+        (SUITE + '[[peer]]\nname = "omikuji"', "omikuji:bonsai"),
+        (SUITE + '[[peer]]\nname = "a:b"\naugment = "gandolf"', "did you mean 'gandalf'"),
+        (SUITE + '[[run]]\nname = "knn"\nrecipe = "knn"', "twice"),
+        (SUITE + "seeds = 3", "seeds"),
+        ('title = "x"\nrun = 3', "[[run]]"),
+        ('title = "x"', "nothing to run"),
+    ],
+)
+def test_a_wrong_suite_is_refused_with_the_remedy(place, text, complaint):
+    with pytest.raises(RecipeError) as error:
+        suite_of(place, text)
+    assert complaint in str(error.value)
+
+
+def test_a_file_that_is_no_suite(place):
+    with pytest.raises(DataError, match="not TOML"):
+        suite_of(place, "a = = 3")
+    with pytest.raises(DataError, match="not found"):
+        read_suite(place / "none.toml")
+
+
+def test_jobs_are_a_grid_in_which_a_run_may_differ(place):
+    told = 'title = "t"\ndata = ["a", "b"]\nseeds = [0, 1]\n[[run]]\nname = "x"\nrecipe = "knn"\n'
+    told += '[[run]]\nname = "y"\nrecipe = "knn+gandalf"\ndata = ["b"]\nseeds = [7]\nset.augment.0.calibrate = true\n'
+    suite = suite_of(place, told + '[[peer]]\nname = "omikuji:bonsai"\n')
+    assert [(job.name, job.data, job.seed) for job in suite.jobs()] == [
+        ("omikuji:bonsai", "a", 0), ("x", "a", 0), ("x", "a", 1),
+        ("omikuji:bonsai", "b", 0), ("x", "b", 0), ("x", "b", 1), ("y", "b", 7),
+    ]  # fmt: skip
+    own = suite.jobs(["y"])[0]
+    assert recipe_for(own).augment[0].calibrate and recipe_for(own).seed == 7
+    with pytest.raises(RecipeError, match="did you mean"):
+        suite.jobs(["omikuji:bonzai"])
+
+
+def test_the_command_writes_lines_and_a_table_and_does_nothing_twice(place):
+    done = bench("results/suites/small.toml")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert "2 of 2: knn on pets, seed 1" in done.stderr
+    lines = read_lines(place / "results" / "small.jsonl")
+    assert [line["seed"] for line in lines] == [0, 1]
+    first = lines[0]
+    assert first["P@1"] == 100 and first["suite"] == "small" and first["continued"] == 0
+    assert {"fingerprint", "bins", "seconds", "cpu_seconds", "commit", "threads", "machine", "time"} <= first.keys()
+    assert all(first[cost] > 0 for cost in ("seconds", "peak_mb", "model_mb", "latency_ms", "batch_seconds"))
+    page = (place / "results" / "small.md").read_text()
+    assert "| knn | 100.00 <small>[100.00–100.00]</small>" in page
+    assert "longtail bench results/suites/small.toml" in page
+    assert str(place) not in page + (place / "results" / "small.jsonl").read_text()
+    assert "nothing was run" in bench("results/suites/small.toml").stderr
+    assert len(read_lines(place / "results" / "small.jsonl")) == 2
+    listed = bench("results/suites/small.toml", "--list").stdout
+    assert listed.count("done") == 2
+    assert sorted(path.name for path in (place / "results").iterdir()) == ["small.jsonl", "small.md", "suites"]
+
+
+def test_failures_are_noted_and_tried_again_and_absent_peers_are_skipped(place):
+    text = SUITE.replace("seeds = [0, 1]", "seeds = [0]") + '[[run]]\nname = "lost"\nrecipe = "knn"\ndata = ["none"]\n'
+    (place / "bad.toml").write_text(text + '[[peer]]\nname = "omikuji:bonsai"\n')
+    done = bench("bad.toml")
+    assert done.returncode == 1
+    assert "skipped omikuji:bonsai on pets: the peers are not here" in done.stderr
+    lines = read_lines(place / "bad.jsonl")
+    assert [("error" in line, line["run"]) for line in lines] == [(False, "knn"), (True, "lost")]
+    assert "there is no data set none" in lines[1]["error"]
+    page = (place / "bad.md").read_text()
+    assert "failed: there is no data set none" in page
+    assert "Not run yet: 1 of 3" in page
+    assert bench("bad.toml", "--only", "lost").returncode == 1
+    assert len(read_lines(place / "bad.jsonl")) == 3
+
+
+def test_a_killed_suite_goes_on_where_it_was(place):
+    (place / "long.toml").write_text(SUITE.replace("[0, 1]", "[0, 1, 2]"))
+    out = place / "long.jsonl"
+    command = [sys.executable, "-c", "from longtail.cli import main; main()", "bench", "long.toml"]
+    running = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    while running.poll() is None and not (out.exists() and out.read_bytes()):
+        time.sleep(0.02)
+    time.sleep(0.3)  # into the second job
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    os.kill(running.pid, signal.SIGKILL)
+    running.wait()
+    assert children
+    for _ in range(250):
+        if not any(_alive(child) for child in children):
+            break
+        time.sleep(0.02)
+    assert not any(_alive(child) for child in children), "a job outlived its suite"
+    finished = out.read_bytes()
+    out.write_bytes(finished + b'{"suite": "long", "run')
+    assert bench("long.toml").returncode == 0
+    assert out.read_bytes().startswith(finished)
+    assert [line["seed"] for line in read_lines(out)] == [0, 1, 2]
+
+
+def _alive(process: str) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().split(")")[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_fit_continues_in_the_scratch_folder_of_its_job(place, monkeypatch):
+    asked = []
+
+    def watched(recipe, train, *, scratch, progress):
+        asked.append(scratch)
+        progress("epoch 1", 1, 2)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return fit(recipe, train)
+
+    monkeypatch.setattr(job_module, "fit", watched)
+    own = one_job()
+    scratch = scratch_of(place / "out.jsonl", own)
+    with pytest.raises(KeyboardInterrupt):
+        job_module.run(own, scratch)
+    before = json.loads((scratch / "spent.json").read_text())
+    (scratch / "spent.json").write_text(json.dumps(before | {"seconds": 100.0}))
+    line = job_module.run(own, scratch)
+    assert asked[0] == asked[1] and asked[0].is_relative_to(scratch)
+    assert line["continued"] == 1 and line["seconds"] > 100
+    assert not scratch.exists()
+    assert scratch_of(place / "out.jsonl", one_job(seed=1)) != scratch
+
+
+def test_two_suites_never_write_to_one_file(place):
+    suite = read_suite("results/suites/small.toml")
+
+    def again(job, number, total):
+        run_suite(suite, place / "out.jsonl")
+
+    with pytest.raises(DataError, match="another bench"):
+        run_suite(suite, place / "out.jsonl", begin=again)
+
+
+def test_lines_of_other_settings_do_not_get_into_the_table(place):
+    suite = read_suite("results/suites/small.toml")
+    wanted, *_ = suite.jobs()
+    facts = {"P@1": 50.0, "bins": [], "seconds": 1.0, "commit": "abc", "threads": 2, "time": "2030-01-01T00:00"}
+    facts["machine"] = {"cores": 2, "memory_gb": 8, "cpu": "x", "python": "3", "torch": "2"}
+    lines = [{**one_job(settings={"seed": 9}).described(), **facts, "P@1": 99.0}, {**wanted.described(), **facts}]
+    page = table(suite, lines, "longtail bench small.toml")
+    assert "50.00" in page and "99.00" not in page
+    assert "Commit abc, 2030-01-01." in page
+    assert len(latest([lines[1], {**lines[1], "P@1": 51.0}])) == 1
+
+
+def test_times_are_shown_as_ratios(place):
+    suite = suite_of(place, 'ratio_to = "knn"\n' + SUITE + '[[run]]\nname = "slow"\nrecipe = "knn"\n')
+    facts = {"P@1": 1.0, "bins": [], "commit": "abc", "threads": 1, "time": "2030-01-01T00:00"}
+    facts["machine"] = {"cores": 2, "memory_gb": 8, "cpu": "x", "python": "3", "torch": "2"}
+    seconds = {"knn": 2.0, "slow": 5.0}
+    page = table(suite, [{**job.described(), **facts, "seconds": seconds[job.name]} for job in suite.jobs()], "c")
+    assert "| slow | 1.00 <small>[1.00–1.00]</small> | – | 5.0 <small>[5.0–5.0]</small> | 2.5 <" in page
+    assert spread([None], "P@1") == "–"
+
+
+def test_a_broken_line_is_named(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\nnot json\n')
+    with pytest.raises(DataError, match=r"a\.jsonl:2"):
+        read_lines(tmp_path / "a.jsonl")
+    assert without_folders("see /a/b/c.txt; and/or d/e") == "see c.txt; and/or d/e"
+
+
+def test_a_crash_is_a_line_too(place, monkeypatch):
+    monkeypatch.setenv("PYTHONHASHSEED", "never")  # the interpreter itself refuses to start
+    assert "exit code 1" in run_job(one_job(), place / "scratch")["error"]
+
+
+def test_changes_of_the_data(place):
+    whole = load("data/pets")
+    held = job_data(one_job(change=changes("validation"), seed=5))
+    assert len(held.train) + len(held.test) == len(whole.train)
+    assert held.fingerprint == job_data(one_job(change=("validation",))).fingerprint
+    moved = job_data(one_job(change=changes("permute-label-texts"), seed=1))
+    assert moved.test.labels.texts == moved.train.labels.texts != whole.labels.texts
+    assert sorted(moved.labels.texts) == sorted(whole.labels.texts)
+    assert permuted(whole.train, 0.01, 0).labels.texts == whole.labels.texts
+    mixed = shuffled(whole.test, 3)
+    assert mixed.texts != whole.test.texts
+    assert [sorted(text.split()) for text in mixed.texts] == [sorted(text.split()) for text in whole.test.texts]
+
+
+def test_an_ensemble_adds_up_what_its_members_say(place):
+    data = load("data/pets")
+    models = [fit(recipe_for(one_job(seed=seed)), data.train) for seed in (0, 1, 2)]
+    single, several = models[0].predict_split(data.test, 1), predictions(models, data.test, 1)
+    assert np.array_equal(single.labels, several.labels)
+    assert (several.scores <= 3.0001).all() and (several.scores > 1).all()
+    assert latency(models, ["red cat"]) > 0
+    assert latency(models, []) == 0
+
+
+def test_a_peer_is_measured_by_us_with_the_original_frequencies(place, monkeypatch):
+    peers = place / "peers"
+    peers.mkdir()
+    (peers / "run_all.sh").write_text(
+        "python3 - \"$@\" <<'PY'\n"
+        "import gzip, json, sys\nimport numpy as np\n"
+        "folder, out, name = sys.argv[1:]\n"
+        "points = sum(1 for _ in gzip.open(folder + '/tst.jsonl.gz'))\n"
+        "rows = sum(1 for _ in gzip.open(folder + '/trn.jsonl.gz'))\n"
+        "labels = np.tile(np.array([[0, 1, 2, -1, -1]]), (points, 1))\n"
+        "np.savez(out + '.npz', indices=labels, scores=labels * 0.1)\n"
+        "told = dict(pred_file=out + '.npz', train_s=2.5, train_peak_rss_mb=10, model_bytes=rows, n_tst=points)\n"
+        "told |= dict(batch_ms_all=1, single_p50_ms=0.5, versions={})\n"
+        "open(out, 'w').write(json.dumps(told if name == 'my:peer' else {'error': 'boom'}) + '\\n')\nPY\n".replace(
+            "python3", sys.executable
+        )
+    )
+    monkeypatch.setenv("LONGTAIL_PEERS", str(peers))
+    text = 'title = "t"\ndata = ["pets"]\n[[peer]]\nname = "my:peer"\naugment = "gandalf"\n'
+    lines = run_suite(suite_of(place, text), place / "p.jsonl")
+    assert lines[0]["P@1"] == pytest.approx(100 / 3, abs=0.001)
+    assert lines[0]["seconds"] == 2.5
+    assert lines[0]["model_mb"] == round(24 / 1e6, 2)
+    assert lines[0]["train_points"] == 21
+    failed = run_job(Job(kind="peer", name="my:bad", recipe="", settings={}, data="pets"), place / "scratch")
+    assert "boom" in failed["error"]
