@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from longtail.bench.changes import permuted
 from longtail.data.dataset import Split
 from longtail.data.formats import load
 from longtail.files import write_json
@@ -51,17 +49,6 @@ def main() -> None:
             case["picture"] = picture.name
     write_json(chosen.out.with_suffix(".json"), [case | found.to_dict() for case, found in cases])
     chosen.out.with_suffix(".md").write_text(page(cases, chosen.data))
-
-
-def permuted(train: Split, share: float, seed: int) -> Split:
-    """Permute the texts of a share of the labels."""
-    random = np.random.default_rng(seed)
-    order = np.arange(len(train.labels))
-    moved = random.permutation(len(order))[: round(share * len(order))]
-    order[moved] = random.permutation(moved)
-    if train.labels.texts is None:
-        return train
-    return replace(train, labels=replace(train.labels, texts=train.labels.texts.take(order)))
 
 
 def strong(found: Calibration, train: Split) -> float:

@@ -45,7 +45,7 @@ def run_peer(job: Job, data: Dataset, work: Path) -> dict[str, Any]:
     """Train and measure a peer; returns what a line says about it."""
     folder = _exported(job, data, work)
     out = work / "peer.jsonl"
-    command = ["bash", str(harness().resolve()), str(folder.resolve()), str(out), job.name]
+    command = ["bash", str(harness().resolve()), str(folder.resolve()), str(out), job.tool or job.name]
     subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
     told = _told(job, out)
     with np.load(told["pred_file"]) as found:
@@ -89,7 +89,7 @@ def _told(job: Job, out: Path) -> dict[str, Any]:
     lines = out.read_text(encoding="utf-8").splitlines() if out.exists() else []
     told: dict[str, Any] = json.loads(lines[-1]) if lines else {"error": "it wrote nothing"}
     if "error" in told:
-        complaint = out.with_name(f"{out.name}.{job.name.replace(':', '-')}.err")
+        complaint = out.with_name(f"{out.name}.{(job.tool or job.name).replace(':', '-')}.err")
         last = complaint.read_text(encoding="utf-8", errors="replace").split("\n") if complaint.exists() else []
         last = [line.strip() for line in last if line.strip()][-1:]
         raise ResourceError(": ".join([f"{job.name} failed ({told['error']})", *last]))

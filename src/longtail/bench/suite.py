@@ -47,9 +47,13 @@ class Run:
 
 @checked(frozen=True, kw_only=True, config=_config)
 class Peer:
-    """Another tool, trained by the peers' harness, perhaps on data that an augmentation made."""
+    """Another tool, trained by the peers' harness, perhaps on data that an augmentation made.
+
+    `tool` is what the harness calls it, if that is not its name here.
+    """
 
     name: str
+    tool: str | None = None
     data: Words | None = None
     change: str | Words = ()
     augment: str | None = None
@@ -86,7 +90,8 @@ class Suite:
             for data in peer.data or self.data:
                 yield Job(
                     kind="peer", name=peer.name, recipe=peer.augment or "", settings=flat(peer.set), data=data,
-                    change=changes(peer.change), binarise=peer.binarise if peer.augment else None,
+                    change=changes(peer.change), tool=peer.tool or peer.name,
+                    binarise=peer.binarise if peer.augment else None,
                 )  # fmt: skip
         for run in self.run:
             for data in run.data or self.data:
@@ -109,6 +114,7 @@ class Job:
     change: Words = ()
     seed: int = 0
     ensemble: int = 1
+    tool: str | None = None  # of a peer: its name in the harness
     binarise: float | None = None
 
     def __str__(self) -> str:
@@ -133,7 +139,7 @@ def key_of(line: Mapping[str, Any]) -> str:
     >>> key_of({**job.described(), "P@1": 60.0}) == job.key
     True
     """
-    names = ("run", "kind", "recipe", "settings", "data", "change", "seed", "ensemble", "binarise")
+    names = ("run", "kind", "recipe", "settings", "data", "change", "seed", "ensemble", "tool", "binarise")
     return json.dumps([line.get(name) for name in names], sort_keys=True)
 
 
@@ -226,8 +232,8 @@ def _check(suite: Suite) -> None:
     if suite.ratio_to is not None and suite.ratio_to not in names:
         raise RecipeError(f"{suite.name}: ratio_to = {suite.ratio_to!r}; {nearest(suite.ratio_to, names)}")
     for peer in suite.peer:
-        if ":" not in peer.name:
-            raise RecipeError(f"{suite.name}: peer {peer.name!r} has no variant; write it like omikuji:bonsai")
+        if ":" not in (tool := peer.tool or peer.name):
+            raise RecipeError(f"{suite.name}: peer {tool!r} has no variant; write it like omikuji:bonsai")
         if peer.augment is not None and peer.augment not in augmentations():
             raise RecipeError(f"{suite.name}: augment {peer.augment!r}; {nearest(peer.augment, augmentations())}")
         if peer.set and peer.augment is None:
