@@ -25,6 +25,9 @@ PARTS = {
     "lexical": "longtail.shortlists.lexical:Lexical",
     "gandalf": "longtail.augment.gandalf:Gandalf",
     "labelmix": "longtail.augment.labelmix:LabelMix",
+    "mixup": "longtail.augment.mixup:MixUp",
+    "labelmixup": "longtail.augment.mixup:LabelMixUp",
+    "synonyms": "longtail.augment.synonyms:Synonyms",
 }
 RECIPES = {
     "frugal": "longtail.recipes.frugal:frugal",
@@ -58,7 +61,7 @@ class Part:
 class Augmentation(Part):
     """A part that makes or changes training points; `acts_on` says where the flow calls it."""
 
-    acts_on: ClassVar[str]  # dataset, batch, embeddings, states or contexts
+    acts_on: ClassVar[str]  # dataset, batch, words, embeddings, states or contexts
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)

@@ -35,7 +35,9 @@ def test_new_targets_follow_the_formula(rows, seed, graph, softened):
         split = replace(split, targets=soft)
     part = LabelMix(graph=graph, probability=0.7)
     mixer = part.prepare(split, seed=seed)
-    partners, mixed = mixer.draw(split.targets, np.random.default_rng(seed))
+    made = mixer.draw(split.targets, np.random.default_rng(seed))
+    mixed, partners = made.targets, made.followed
+    assert made.share is made.points is made.labels is None
     whole = part.weights(split.targets, threshold=0, seed=seed).toarray()
     before = split.targets.toarray()
     expected = before.copy()
@@ -52,7 +54,7 @@ def test_new_targets_follow_the_formula(rows, seed, graph, softened):
 
 def test_four_in_ten_points_are_mixed_and_empty_ones_never():
     split = small([[0, 1], [2], []] * 4000)
-    partners, _ = LabelMix().prepare(split).draw(split.targets, np.random.default_rng(0))
+    partners = LabelMix().prepare(split).draw(split.targets, np.random.default_rng(0)).followed
     full = np.diff(split.targets.indptr) > 0
     assert (partners[~full] == -1).all()
     assert abs((partners[full] >= 0).mean() - 0.4) < 0.02
@@ -60,9 +62,11 @@ def test_four_in_ten_points_are_mixed_and_empty_ones_never():
 
 def test_partners_prefer_the_tail_by_the_square_root_of_the_frequency():
     split = small([[0, 1]] * 4000 + [[0]] * 12000)  # 16,000 and 4,000 points: weights 1 to 2
-    partners, _ = LabelMix(probability=1).prepare(split).draw(split.targets[:4000], np.random.default_rng(0))
+    partners = LabelMix(probability=1).prepare(split).draw(split.targets[:4000], np.random.default_rng(0)).followed
     assert abs((partners == 1).mean() - 2 / 3) < 0.03
-    even, _ = LabelMix(probability=1, exponent=0).prepare(split).draw(split.targets[:4000], np.random.default_rng(0))
+    even = (
+        LabelMix(probability=1, exponent=0).prepare(split).draw(split.targets[:4000], np.random.default_rng(0)).followed
+    )
     assert abs((even == 1).mean() - 1 / 2) < 0.03
 
 
@@ -70,7 +74,7 @@ def test_soft_targets_weigh_the_draw():
     split = small([[0, 1]] * 4000)
     values = np.tile([0.25, 1.0], 4000).astype(np.float32)
     soft = sp.csr_array((values, split.targets.indices, split.targets.indptr), shape=split.targets.shape)
-    partners, _ = LabelMix(probability=1).prepare(split).draw(soft, np.random.default_rng(0))
+    partners = LabelMix(probability=1).prepare(split).draw(soft, np.random.default_rng(0)).followed
     assert abs((partners == 1).mean() - 0.8) < 0.03
 
 
@@ -114,5 +118,5 @@ def test_label_texts_are_needed_and_no_points_is_fine():
     split = small([[0]])
     with pytest.raises(DataError, match=r"no texts.*LabelMix"):
         LabelMix().prepare(replace(split, labels=Labels(6)))
-    partners, targets = LabelMix().prepare(split).draw(no_pairs((0, 6)), np.random.default_rng(0))
-    assert len(partners) == targets.shape[0] == 0
+    made = LabelMix().prepare(split).draw(no_pairs((0, 6)), np.random.default_rng(0))
+    assert len(made.followed) == made.targets.shape[0] == 0

@@ -18,6 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from pydantic import Field
 
+from longtail.augment.mixed import Mixed, drawn_labels, rows_of, tidied
 from longtail.augment.soft import SoftTargets, made_by, need_label_texts
 from longtail.data.dataset import Split
 from longtail.labels.propensity import frequencies
@@ -36,17 +37,16 @@ class LabelMix(SoftTargets):
     exponent: float = Field(default=0.5, ge=0)
     soft: bool = True
 
-    def prepare(self, train: Split, *, seed: int = 0) -> Mixer:
+    def prepare(self, train: Split, *, seed: int = 0) -> LabelMixer:
         """Compute the label graph and the weights of the labels from the original points."""
         need_label_texts(train, "LabelMix, which appends the text of a label,")
         points = train.original.targets
-        counts = np.maximum(frequencies(points), 1)
         graph = None
         if self.soft:
             # An edge under the threshold can matter only where it is added to a soft target.
             hard = bool((train.targets.data == 1).all())
             graph = self.weights(points, threshold=self.threshold if hard else 0, seed=seed)
-        return Mixer(self, counts**-self.exponent, graph)
+        return LabelMixer(self, tail_weights(points, self.exponent), graph)
 
     def augment_once(self, train: Split, *, seed: int = 0) -> Split:
         """Mix all points once, for trainers that cannot do it in every batch; the number of points stays.
@@ -58,53 +58,50 @@ class LabelMix(SoftTargets):
         """
         texts, names = train.need_texts("LabelMix"), need_label_texts(train, "LabelMix")
         random = np.random.default_rng((seed, 3))
-        partners, targets = self.prepare(train, seed=seed).draw(train.targets, random)
+        mixer = self.prepare(train, seed=seed)
+        followed = mixer.partners(train.targets, random)
+        targets = mixer.annotated(train.targets, followed)
         # A pair that is never trained on does not come back through a neighbour of the partner.
         if train.excluded.nnz:
             targets = sp.csr_array(targets - targets.multiply(train.excluded.astype(np.bool_)))
             targets.eliminate_zeros()
-        mixed = Texts(_followed(texts, names, partners))
-        marks = made_by(train, partners >= 0)
-        return replace(train, texts=mixed, targets=targets, augmented=marks, source=train.original)
+        longer = Texts(_followed(texts, names, followed))
+        marks = made_by(train, followed >= 0)
+        return replace(train, texts=longer, targets=targets, augmented=marks, source=train.original)
 
 
 @dataclass(frozen=True, eq=False)
-class Mixer:
+class LabelMixer:
     """LabelMix made ready for one training set."""
 
     settings: LabelMix
     weights: NDArray[np.float64]  # (L,) r
     graph: sp.csr_array | None  # (L, L), none without soft annotation
 
-    def draw(self, targets: LabelMatrix, random: np.random.Generator) -> tuple[NDArray[np.int64], LabelMatrix]:
-        """Draw the label whose text follows each point, (B,) with -1 for unchanged ones, and the new targets (B, L)."""
-        count = targets.shape[0]
-        mixed = random.random(count) < self.settings.probability
-        place = random.random(count)
-        heaped = np.concatenate([[0.0], np.cumsum(self.weights[targets.indices] * targets.data)])
-        first, last = heaped[targets.indptr[:-1]], heaped[targets.indptr[1:]]
-        mixed &= last > first
-        found = np.searchsorted(heaped, first + place * (last - first), "right") - 1
-        found = np.clip(found, targets.indptr[:-1], targets.indptr[1:] - 1)  # rounding must not leave the row
-        partners = np.full(count, -1, np.int64)
-        partners[mixed] = targets.indices[found[mixed]]
-        return partners, self._annotated(targets, partners)
+    def draw(self, targets: LabelMatrix, random: np.random.Generator) -> Mixed:
+        """Mix a batch: the labels whose texts follow its points, and the targets that this gives them."""
+        followed = self.partners(targets, random)
+        return Mixed(self.annotated(targets, followed), followed=followed)
 
-    def _annotated(self, targets: LabelMatrix, partners: NDArray[np.int64]) -> LabelMatrix:
+    def partners(self, targets: LabelMatrix, random: np.random.Generator) -> NDArray[np.int64]:
+        """Draw the label whose text follows each point, (B,) with -1 for those that stay unchanged."""
+        mixed = random.random(targets.shape[0]) < self.settings.probability
+        return np.where(mixed, drawn_labels(targets, self.weights, random), -1)
+
+    def annotated(self, targets: LabelMatrix, followed: NDArray[np.int64]) -> LabelMatrix:
         """Add the partners' rows of the graph, cut at 1, and drop what is not above the threshold."""
         if self.graph is None:
             return targets
-        mixed = partners >= 0
-        pointer = np.concatenate([[0], np.cumsum(mixed)])
-        chosen, ones = partners[mixed].astype(np.int32), np.ones(mixed.sum(), np.float32)
-        choice = sp.csr_array((ones, chosen, pointer.astype(np.int32)), shape=targets.shape)
-        added = sp.csr_array(targets + choice @ self.graph)
-        added.sort_indices()
-        rows = np.repeat(np.arange(len(mixed)), np.diff(added.indptr))
-        np.minimum(added.data, 1, out=added.data)
-        added.data[(added.data <= self.settings.threshold) & mixed[rows]] = 0
-        added.eliminate_zeros()
-        return added
+        added = sp.csr_array(targets + rows_of(self.graph, followed))
+        rows = np.repeat(np.arange(len(followed)), np.diff(added.indptr))
+        added.data[(added.data <= self.settings.threshold) & (followed[rows] >= 0)] = 0
+        return tidied(added)
+
+
+def tail_weights(targets: LabelMatrix, exponent: float) -> NDArray[np.float64]:
+    """Weigh labels by their frequency to the power of -exponent, (L,): the tail is drawn more often."""
+    weights: NDArray[np.float64] = np.maximum(frequencies(targets), 1) ** -exponent
+    return weights
 
 
 def _followed(texts: Texts, names: Texts, partners: NDArray[Any]) -> Iterator[str]:

@@ -253,12 +253,10 @@ def _wanted(path: Path, places: Mapping[bytes, int]) -> Iterator[tuple[int, byte
                     promised, width = int(first[0]), int(first[1])
                     continue
             lines += 1
-            if line.split(None, 1)[:1] and line.split(None, 1)[0] not in places:
-                fields = line.count(b" ") + line.count(b"\t")
-                word, numbers = b"", [b""] * min(fields, width)
-            else:
-                word, *numbers = line.rsplit(None, width) or [b""]  # a word of GloVe 840B may hold spaces
-            if width < 1 or len(numbers) != width:
+            word, numbers = line.split(None, 1)[0] if line else b"", [b""] * line.count(b" ")
+            if word in places:
+                word, *numbers = line.rsplit(None, width)  # a word of GloVe 840B may hold spaces
+            if width < 1 or len(numbers) < width:
                 raise DataError(
                     f"{len(numbers)} numbers, not {max(width, 1)}",
                     file=path,

@@ -1,0 +1,99 @@
+"""BATCH → MIXED BATCH: the vector of a point moves towards that of another point, or of one of its labels.
+
+The share λ ~ Beta(α, α) of the point's own vector and targets stays, drawn anew for each point; the rest comes from the
+partner. The model mixes vectors, here only partners and targets are drawn. Points without labels stay as they are.
+
+References: [Gandalf] table 6; methods §6.3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from pydantic import Field
+
+from longtail.augment.labelmix import tail_weights
+from longtail.augment.mixed import Mixed, blended, drawn_labels, rows_of
+from longtail.augment.soft import SoftTargets, need_label_texts
+from longtail.data.dataset import Split
+from longtail.recipe import Augmentation, record
+from longtail.types import Floats, LabelMatrix
+
+
+@record
+class MixUp(Augmentation):
+    """Settings of MixUp: the partner is another point of the batch, targets become λ y_i + (1 - λ) y_j."""
+
+    part: ClassVar[str] = "mixup"
+    acts_on: ClassVar[str] = "batch"
+    alpha: float = Field(default=0.4, gt=0)
+
+    def prepare(self, train: Split, *, seed: int = 0) -> PointMixer:
+        """Return what mixes the batches; nothing has to be computed."""
+        return PointMixer(self)
+
+
+@dataclass(frozen=True, eq=False)
+class PointMixer:
+    """MixUp made ready.
+
+    >>> targets = sp.csr_array(np.array([[1, 0], [0, 1]], np.float32))
+    >>> mixed = PointMixer(MixUp()).draw(targets, np.random.default_rng(3))
+    >>> mixed.points, mixed.share.round(2)
+    (array([1, 0]), array([0.05, 0.99], dtype=float32))
+    >>> mixed.targets.toarray().round(2)
+    array([[0.05, 0.95],
+           [0.01, 0.99]], dtype=float32)
+    """
+
+    settings: MixUp
+
+    def draw(self, targets: LabelMatrix, random: np.random.Generator) -> Mixed:
+        """Draw partners by a permutation of the batch, and shares."""
+        partners = random.permutation(targets.shape[0])
+        share = _shares(self.settings.alpha, np.diff(targets.indptr) > 0, random)
+        return Mixed(blended(targets, targets[partners], share), share=share, points=partners)
+
+
+@record
+class LabelMixUp(SoftTargets):
+    """Settings of Label-MixUp: the partner is the text of one of the point's labels, drawn as in LabelMix.
+
+    Targets become λ y + (1 - λ) times the label's row of the label graph, where the label itself has 1.
+    """
+
+    part: ClassVar[str] = "labelmixup"
+    acts_on: ClassVar[str] = "batch"
+    alpha: float = Field(default=0.4, gt=0)
+    exponent: float = Field(default=0.5, ge=0)
+
+    def prepare(self, train: Split, *, seed: int = 0) -> LabelTextMixer:
+        """Compute the label graph and the weights of the labels from the original points."""
+        need_label_texts(train, "Label-MixUp, which mixes in the text of a label,")
+        points = train.original.targets
+        graph = self.weights(points, threshold=self.threshold, seed=seed)
+        return LabelTextMixer(self, tail_weights(points, self.exponent), graph)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelTextMixer:
+    """Label-MixUp made ready for one training set."""
+
+    settings: LabelMixUp
+    weights: NDArray[np.float64]  # (L,) r
+    graph: sp.csr_array  # (L, L)
+
+    def draw(self, targets: LabelMatrix, random: np.random.Generator) -> Mixed:
+        """Draw a label of each point, and shares."""
+        labels = drawn_labels(targets, self.weights, random)
+        share = _shares(self.settings.alpha, labels >= 0, random)
+        return Mixed(blended(targets, rows_of(self.graph, labels), share), share=share, labels=labels)
+
+
+def _shares(alpha: float, mixed: NDArray[np.bool_], random: np.random.Generator) -> Floats:
+    """Draw λ for each point; those that are not mixed keep all of theirs."""
+    return np.where(mixed, random.beta(alpha, alpha, len(mixed)), 1).astype(np.float32)
