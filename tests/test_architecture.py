@@ -10,8 +10,8 @@ from conftest import ROOT
 SOURCE = ROOT / "src" / "longtail"
 ORDER = [
     "errors", "types", "files", "recipe", "data", "labels", "augment", "encoders", "shortlists", "classifiers",
-    "losses", "model", "training", "index", "predictions", "metrics", "report", "recipes", "pipeline", "bench",
-    "serve", "cli",
+    "losses", "model", "training", "index", "predictions", "metrics", "comparison", "report", "recipes", "pipeline",
+    "bench", "serve", "cli",
 ]  # fmt: skip
 INSIDE = {
     "data": [

@@ -288,8 +288,8 @@ def test_a_peer_is_measured_by_us_with_the_original_frequencies(place, monkeypat
         "rows = sum(1 for _ in gzip.open(folder + '/trn.jsonl.gz'))\n"
         "labels = np.tile(np.array([[0, 1, 2, -1, -1]]), (points, 1))\n"
         "np.savez(out + '.npz', indices=labels, scores=labels * 0.1)\n"
-        "told = dict(pred_file=out + '.npz', train_s=2.5, train_peak_rss_mb=10, model_bytes=rows * 10**6, n_tst=points)\n"
-        "told |= dict(batch_ms_all=1, single_p50_ms=0.5, versions={})\n"
+        "told = dict(pred_file=out + '.npz', train_s=2.5, train_peak_rss_mb=10, n_tst=points)\n"
+        "told |= dict(model_bytes=rows * 10**6, batch_ms_all=1, single_p50_ms=0.5, versions={})\n"
         "open(out, 'w').write(json.dumps(told if name == 'my:peer' else {'error': 'boom'}) + '\\n')\nPY\n".replace(
             "python3", sys.executable
         )

@@ -68,6 +68,25 @@ def test_train_predict_evaluate(folder):
     assert "P" in run("evaluate", out, "--data", data, "--split", "train").stdout
 
 
+def test_models_side_by_side(folder):
+    data = folder / "d"
+    for name, setting in (("one", "lexical.share=1"), ("two", "lexical.share=0")):
+        assert run("train", "knn", "--data", data, "--out", folder / name, "--set", setting).returncode == 0
+    done = run("compare", folder / "one", folder / "two", "--data", data, "--split", "train", "--json")
+    told = json.loads(done.stdout)
+    assert [entry["run"] for entry in told["models"]] == [str(folder / "one"), str(folder / "two")]
+    assert all(entry["P@1"] == 100 and entry["bytes"] > 0 for entry in told["models"])
+    found = told["differences"][0]
+    assert [entry["metric"] for entry in found["metrics"]] == ["P@1", "PSP@5"]
+    assert found["metrics"][0]["difference"] == 0
+    assert found["worse_labels"] == found["better_points"] == []
+    shown = run("compare", folder / "one", folder / "two", "--data", data).stdout
+    assert "test, 1 points" in shown
+    assert "95 %" in shown
+    assert "kept with the models" in run("compare", folder / "one").stdout
+    assert run("compare", folder / "none").returncode == 3
+
+
 def test_the_seed_is_taken_from_either_place(folder):
     for flags, seed in ((["--set", "seed=5"], 5), (["--set", "seed=5", "--seed", "6"], 6), ([], 0)):
         out = folder / f"seed{seed}"

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from longtail import __version__
-from longtail.cli import bench, data, graph, models, serve
+from longtail.cli import bench, compare, data, graph, models, serve
 from longtail.errors import LongtailError, ResourceError
 
 app = typer.Typer(
@@ -32,6 +32,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 models.register(app)
 graph.register(app)
+compare.register(app)
 bench.register(app)
 serve.register(app)
 

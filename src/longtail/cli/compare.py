@@ -1,0 +1,142 @@
+"""`longtail compare`: models side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from longtail.cli.console import emit, progress, size, table
+
+if TYPE_CHECKING:
+    from longtail.comparison import Change
+    from longtail.data.dataset import Split
+    from longtail.metrics import Evaluation
+    from longtail.model import Model
+    from longtail.types import TopK
+
+SHOWN = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "Cov@5")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command()(compare)
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A model with what it says about the data."""
+
+    name: str
+    model: Model
+    bytes: int
+    top: TopK | None = None
+    result: Evaluation | None = None
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The metrics on the data, or those that were kept with the model."""
+        return self.model.metrics if self.result is None else self.result.to_dict()
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Model folders; the others are compared with the first.")],
+    data: Annotated[
+        Path | None, typer.Option("--data", "-d", help="Measure on this; else the metrics kept with the models.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Show models side by side: metrics, sizes, differences with 95 % intervals, and what got better or worse."""
+    from longtail.data.formats import load
+    from longtail.model import Model
+
+    entries = [Entry(str(run), Model.load(run), _bytes(run)) for run in runs]
+    points = None
+    if data is not None:
+        with progress(f"reading {data}"):
+            points = load(data)[split]
+        entries = [_measured(entry, points) for entry in entries]
+    found = [] if points is None else [_differences(entries[0], other, points) for other in entries[1:]]
+    if json:
+        emit({"models": [_described(entry) for entry in entries], "differences": found})
+        return
+    title = "Metrics kept with the models" if data is None else f"{data.name}, {split}, {len(points or ()):,} points"
+    rows = [(entry.name, *(entry.metrics.get(name, "–") for name in SHOWN), size(entry.bytes)) for entry in entries]
+    table(title, ("model", *SHOWN, "size"), rows, note="" if data else "give --data to measure all on the same points")
+    for entry, other in zip(found, entries[1:], strict=False):
+        _show(entry, f"{other.name} instead of {entries[0].name}")
+
+
+def _bytes(run: Path) -> int:
+    """Add up the files of a model folder."""
+    return sum(file.stat().st_size for file in run.iterdir() if file.is_file())
+
+
+def _measured(entry: Entry, points: Split) -> Entry:
+    """Let a model predict the points, and measure."""
+    from longtail.labels.propensity import Propensity
+    from longtail.metrics import evaluate
+
+    model = entry.model
+    with progress(f"{entry.name}: {len(points):,} points"):
+        top = model.predict_split(points, 5)
+        result = evaluate(
+            top, points.targets, train_frequencies=model.frequencies, train_points=model.points,
+            propensity=Propensity.of(model.dataset),
+        )  # fmt: skip
+    return Entry(entry.name, model, entry.bytes, top, result)
+
+
+def _described(entry: Entry) -> dict[str, Any]:
+    """Describe one model for JSON."""
+    recipe = entry.model.recipe
+    return {"run": entry.name, "recipe": recipe.name, "seed": recipe.seed, "bytes": entry.bytes, **entry.metrics}
+
+
+def _differences(first: Entry, second: Entry, points: Split) -> dict[str, Any]:
+    """Find what changed between two models; propensities are those of the first."""
+    from longtail.comparison import changed_labels, changed_points, paired
+    from longtail.labels.propensity import Propensity
+
+    assert first.top is not None and second.top is not None
+    inverse = Propensity.of(first.model.dataset).inverse(first.model.frequencies, first.model.points)
+    pair = first.top, second.top
+    labels = points.labels.texts or points.labels.ids
+    out: dict[str, Any] = {"run": second.name, "against": first.name}
+    out["metrics"] = [entry.to_dict() for entry in paired(*pair, points.targets, inverse)]
+    for what, sides, names in (
+        ("labels", changed_labels(*pair, points.targets), labels),
+        ("points", changed_points(*pair, points.targets), points.texts),
+    ):
+        for side, changes in zip(("better", "worse"), sides, strict=True):
+            out[f"{side}_{what}"] = [_change(entry, names[entry.place] if names else "") for entry in changes]
+    return out
+
+
+def _change(entry: Change, text: str) -> dict[str, Any]:
+    """Describe one label or point that changed."""
+    return {"id": entry.place, "text": text, "first": entry.first, "second": entry.second, "of": entry.of}
+
+
+def _show(found: dict[str, Any], title: str) -> None:
+    """Print the differences of one pair of models."""
+    from longtail.report import shortened
+
+    rows = [
+        (entry["metric"], entry["first"], entry["second"], f"{entry['difference']:+.2f}",
+         f"{entry['low']:+.2f} to {entry['high']:+.2f}", "yes" if entry["certain"] else "no")
+        for entry in found["metrics"]
+    ]  # fmt: skip
+    note = "paired bootstrap over points; certain: the interval leaves zero out"
+    table(title, ("metric", "before", "after", "difference", "95 %", "certain"), rows, note=note)
+    for what, told in (("labels", "points where the label is right"), ("points", "labels of the point that are right")):
+        changes = [
+            (side, entry["id"], shortened(entry["text"], 50), f"{entry['first']} → {entry['second']} of {entry['of']}")
+            for side in ("better", "worse")
+            for entry in found[f"{side}_{what}"]
+        ]
+        if changes:
+            table(f"{what.capitalize()} that changed most", ("", "id", "text", f"{told}, first five"), changes)

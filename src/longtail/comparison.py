@@ -1,0 +1,138 @@
+"""TOP-K × TOP-K → WHAT CHANGED: two sets of predictions for the same points, side by side.
+
+Differences come with an interval: the points are drawn again and again with replacement (a paired bootstrap), so that a
+difference that a few points decide is seen as such.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from longtail.types import LabelMatrix, TopK, best_of, contains
+
+DRAWS = 1000
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A metric of two models in percent, and the difference with its 95 % interval."""
+
+    metric: str
+    first: float
+    second: float
+    difference: float
+    low: float
+    high: float
+
+    @property
+    def certain(self) -> bool:
+        """Tell whether the interval leaves zero out."""
+        return self.low > 0 or self.high < 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able object, rounded to 4 decimals."""
+        values = {key: round(value, 4) for key, value in asdict(self).items() if key != "metric"}
+        return {"metric": self.metric, **values, "certain": self.certain}
+
+
+@dataclass(frozen=True, eq=False)
+class Gains:
+    """What each point adds to P@k and PSP@k."""
+
+    hits: NDArray[np.float64]  # (N,) relevant labels among the first k
+    gains: NDArray[np.float64]  # (N,) their inverse propensities
+    best: NDArray[np.float64]  # (N,) the most that the point could gain
+
+
+def gains(top: TopK, targets: LabelMatrix, inverse: NDArray[Any], k: int) -> Gains:
+    """Count the hits of every point among its first k labels, plainly and by inverse propensity (L,)."""
+    labels = top.labels[:, :k]
+    hits = contains(targets, labels)
+    weights = np.where(hits, inverse[labels], 0.0)
+    ideal: sp.csr_array = targets.copy()
+    ideal.data = np.asarray(inverse, np.float32)[targets.indices]
+    most = best_of(ideal, k)
+    best = np.where(most.labels >= 0, inverse[most.labels], 0.0)
+    return Gains(hits.sum(1).astype(np.float64), weights.sum(1), best.sum(1))
+
+
+def paired(
+    first: TopK, second: TopK, targets: LabelMatrix, inverse: NDArray[Any], *, draws: int = DRAWS, seed: int = 0
+) -> list[Difference]:
+    """Compare P@1 and PSP@5 of the second with the first, by a bootstrap over points.
+
+    >>> from longtail.types import label_matrix
+    >>> truth = label_matrix(np.arange(5), np.array([0, 1, 0, 1]), (4, 2))
+    >>> one, two = (TopK(np.array(rows), np.zeros((4, 1))) for rows in ([[0]] * 4, [[0], [1], [0], [1]]))
+    >>> [(d.metric, d.difference) for d in paired(one, two, truth, np.ones(2))]
+    [('P@1', 50.0), ('PSP@5', 50.0)]
+    """
+    points = len(first)
+    if points == 0:
+        return []
+    above = np.stack([gains(top, targets, inverse, 1).hits for top in (first, second)], 1)  # (N, 2)
+    wide = [gains(top, targets, inverse, 5) for top in (first, second)]
+    gained, best = np.stack([entry.gains for entry in wide], 1), wide[0].best
+    random = np.random.default_rng(seed)
+    drawn: list[NDArray[np.float64]] = []
+    for _ in range(draws):
+        weights = np.bincount(random.integers(0, points, points), minlength=points)
+        drawn.append(np.concatenate([weights @ above / points, weights @ gained / max(float(weights @ best), 1e-12)]))
+    table = 100 * np.array(drawn)  # (draws, 4)
+    whole = (np.concatenate([above.mean(0), gained.sum(0) / max(float(best.sum()), 1e-12)]) * 100).tolist()
+    out = []
+    for name, a, b in (("P@1", 0, 1), ("PSP@5", 2, 3)):
+        low, high = np.quantile(table[:, b] - table[:, a], (0.025, 0.975))
+        out.append(Difference(name, whole[a], whole[b], whole[b] - whole[a], float(low), float(high)))
+    return out
+
+
+@dataclass(frozen=True)
+class Change:
+    """How often a label, or for how many labels of a point, each of two models was right among the first k."""
+
+    place: int  # label or point
+    first: int
+    second: int
+    of: int  # relevant pairs
+
+
+def changed_labels(
+    first: TopK, second: TopK, targets: LabelMatrix, k: int = 5, most: int = 5
+) -> tuple[list[Change], list[Change]]:
+    """Return the labels that gained and that lost the most hits, at most `most` of each."""
+    count = int(targets.shape[1])
+    found = [_hit_labels(top, targets, k, count) for top in (first, second)]
+    return _extremes(found[0], found[1], np.bincount(targets.indices, minlength=count), most)
+
+
+def changed_points(
+    first: TopK, second: TopK, targets: LabelMatrix, k: int = 5, most: int = 5
+) -> tuple[list[Change], list[Change]]:
+    """Return the points that gained and that lost the most hits, at most `most` of each."""
+    found = [contains(targets, top.labels[:, :k]).sum(1) for top in (first, second)]
+    return _extremes(found[0], found[1], np.diff(targets.indptr), most)
+
+
+def _hit_labels(top: TopK, targets: LabelMatrix, k: int, count: int) -> NDArray[np.int64]:
+    """Count how often each label is found where it belongs, (L,)."""
+    labels = top.labels[:, :k]
+    return np.bincount(labels[contains(targets, labels)], minlength=count)
+
+
+def _extremes(
+    first: NDArray[Any], second: NDArray[Any], of: NDArray[Any], most: int
+) -> tuple[list[Change], list[Change]]:
+    """Take the largest rises and falls; equal ones go by place."""
+    change = second.astype(np.int64) - first
+    sides = []
+    for sign in (1, -1):
+        order = np.argsort(-sign * change, kind="stable")[:most]
+        rows = order[sign * change[order] > 0]
+        sides.append([Change(int(row), int(first[row]), int(second[row]), int(of[row])) for row in rows])
+    return sides[0], sides[1]

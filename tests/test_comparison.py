@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from longtail.comparison import changed_labels, changed_points, gains, paired
+from longtail.metrics import precision, psp
+from longtail.types import TopK, label_matrix
+
+
+def random_case(points=200, labels=30, seed=0):
+    random = np.random.default_rng(seed)
+    sizes = random.integers(0, 8, points)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    targets = label_matrix(starts, random.integers(0, labels, starts[-1]), (points, labels))
+    tops = []
+    for _ in range(2):
+        rows = np.argsort(random.random((points, labels)), 1)[:, :5].astype(np.int32)
+        rows[random.random(rows.shape) < 0.1] = -1
+        tops.append(TopK(rows, np.zeros(rows.shape, np.float32)))
+    return tops, targets, 1 + 5 * random.random(labels)
+
+
+def test_sums_are_the_metrics_themselves():
+    (first, second), targets, inverse = random_case()
+    for top in (first, second):
+        found = gains(top, targets, inverse, 5)
+        assert found.hits.sum() / (5 * len(top)) == pytest.approx(precision(top.labels, targets)[5])
+        assert found.gains.sum() / found.best.sum() == pytest.approx(psp(top.labels, targets, inverse)[5])
+    one, five = paired(first, second, targets, inverse, draws=50)
+    assert one.first == pytest.approx(100 * precision(first.labels, targets)[1])
+    assert five.second == pytest.approx(100 * psp(second.labels, targets, inverse)[5])
+    assert one.low <= one.difference <= one.high
+
+
+def test_the_interval_is_that_of_a_mean_of_differences():
+    (first, second), targets, inverse = random_case(points=2000)
+    one, _ = paired(first, second, targets, inverse)
+    each = 100 * (gains(second, targets, inverse, 1).hits - gains(first, targets, inverse, 1).hits)
+    spread = 1.96 * each.std() / np.sqrt(len(each))
+    assert one.low == pytest.approx(one.difference - spread, abs=0.15 * spread)
+    assert one.high == pytest.approx(one.difference + spread, abs=0.15 * spread)
+
+
+def test_equal_models_do_not_differ_and_nothing_gives_nothing():
+    (first, _), targets, inverse = random_case()
+    assert all(not entry.certain and entry.low == entry.high == 0 for entry in paired(first, first, targets, inverse))
+    assert changed_labels(first, first, targets) == ([], [])
+    none = TopK(np.zeros((0, 5), np.int32), np.zeros((0, 5), np.float32))
+    assert paired(none, none, targets[:0], inverse) == []
+
+
+def test_what_got_better_and_worse():
+    targets = label_matrix(np.array([0, 2, 3, 4]), np.array([0, 1, 1, 2]), (3, 3))
+    first = TopK(np.array([[2, 2], [1, 0], [2, 0]], np.int32), np.zeros((3, 2), np.float32))
+    second = TopK(np.array([[0, 1], [1, 0], [0, 1]], np.int32), np.zeros((3, 2), np.float32))
+    better, worse = changed_points(first, second, targets)
+    assert [(entry.place, entry.first, entry.second, entry.of) for entry in better] == [(0, 0, 2, 2)]
+    assert [(entry.place, entry.first, entry.second, entry.of) for entry in worse] == [(2, 1, 0, 1)]
+    better, worse = changed_labels(first, second, targets, most=1)
+    assert [(entry.place, entry.first, entry.second, entry.of) for entry in better] == [(0, 0, 1, 1)]
+    assert [entry.place for entry in worse] == [2]
