@@ -27,6 +27,15 @@ def binary_cross_entropy(scores: Tensor, targets: Tensor, counted: Tensor | None
     return (each.sum(dim=1) * weights).sum() / len(scores)
 
 
+def binary_cross_entropy_mean(scores: Tensor, targets: Tensor, counted: Tensor | None, weights: Tensor) -> Tensor:
+    """Average the cross-entropy over all pairs that count, so that the number of candidates does not matter.
+
+    References: methods §4.4, §11 (pairs that are masked out are not part of the mean).
+    """
+    total = binary_cross_entropy(scores, targets, counted, weights) * len(scores)
+    return total / (scores.numel() if counted is None else counted.sum().clamp_min(1))
+
+
 def decoupled_softmax(scores: Tensor, targets: Tensor, counted: Tensor | None, weights: Tensor) -> Tensor:
     """Let each positive compete with all negatives but not with the other positives; soft targets weigh the positives.
 
@@ -42,4 +51,16 @@ def decoupled_softmax(scores: Tensor, targets: Tensor, counted: Tensor | None, w
     return (share * (torch.logaddexp(positive, negatives[point]) - positive)).sum() / len(scores)
 
 
-LOSSES = {"bce": binary_cross_entropy, "decoupled": decoupled_softmax}
+def both(scores: Tensor, targets: Tensor, counted: Tensor | None, weights: Tensor) -> Tensor:
+    """Add the decoupled softmax and the summed cross-entropy."""
+    return decoupled_softmax(scores, targets, counted, weights) + binary_cross_entropy(
+        scores, targets, counted, weights
+    )
+
+
+LOSSES = {
+    "bce": binary_cross_entropy,
+    "bce_mean": binary_cross_entropy_mean,
+    "decoupled": decoupled_softmax,
+    "decoupled_bce": both,
+}

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,9 @@ from longtail.shortlists.blend import candidates
 from longtail.shortlists.lexical import Lexical, LexicalIndex
 from longtail.shortlists.vectors import VectorIndex
 from longtail.types import LabelMatrix, Texts, TopK
+
+if TYPE_CHECKING:
+    from longtail.data.sequences import Sequences
 
 SCHEMA = 1
 BLOCK = 1024  # texts scored at once
@@ -44,6 +47,7 @@ class Model:
     words: Words
     lexical: LexicalIndex | None = None
     vectors: VectorIndex | None = None
+    sequences: Sequences | None = None  # the vocabulary of encoders that read words in order
     metrics: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -73,7 +77,7 @@ class Model:
         for start in range(0, len(texts), BLOCK):
             some = slice(start, start + BLOCK)
             if self.lexical is None or blend == 0:
-                labels[some], scores[some] = self.vectors.top(self.words.bag(texts[some]), k)
+                labels[some], scores[some] = self.vectors.top(texts[some], k)
             else:
                 top = candidates(self.vectors, self.lexical, texts[some], k).top(k, blend)
                 labels[some], scores[some] = top.labels, top.scores
@@ -102,7 +106,7 @@ class Model:
                     columns[name] = texts.array
             pq.write_table(pa.table(columns), folder / "labels.parquet")
             self.words.save(folder)
-            for part in (self.lexical, self.vectors):
+            for part in (self.lexical, self.vectors, self.sequences):
                 if part is not None:
                     part.save(folder)
             write_json(folder / "metrics.json", self.metrics)
@@ -131,11 +135,15 @@ class Model:
             held = {name: Texts(table[name]) for name in ("text", "id") if name in table.column_names}
             labels = Labels(int(config["labels"]), held.get("text"), held.get("id"))
             recipe = recipe_of(config["recipe"])
-            words, lexical, vectors = Words.load(folder), None, None
+            words, lexical, vectors, sequences = Words.load(folder), None, None, None
             if isinstance(recipe.lexical, Lexical):
                 lexical = LexicalIndex.load(folder, words, recipe.lexical)
+            if (folder / "tokenizer.json").exists():
+                from longtail.data.sequences import Sequences  # noqa: PLC0415  (for the models that need it)
+
+                sequences = Sequences.load(folder)
             if recipe.encoder is not None:
-                vectors = VectorIndex.load(folder, words)
+                vectors = VectorIndex.load(folder, recipe, words, sequences)
             frequencies = table["frequency"].to_numpy()
             counts = {len(labels), len(frequencies)}
             counts |= {lexical.targets.shape[1], lexical.near.groups[0].shape[0]} if lexical else set()
@@ -144,7 +152,7 @@ class Model:
                 raise ModelError(f"{folder}: its files disagree on the number of labels; train again")
             metrics = read_json(folder / "metrics.json")
             points, dataset = int(config["points"]), str(config["dataset"])
-            return cls(recipe, labels, frequencies, points, dataset, words, lexical, vectors, metrics)
+            return cls(recipe, labels, frequencies, points, dataset, words, lexical, vectors, sequences, metrics)
         except RecipeError as reason:
             raise ModelError(f"{folder}: a recipe that this version does not know ({reason}); train again") from None
         except (KeyError, TypeError, ValueError, AttributeError, OSError, pa.ArrowException) as reason:

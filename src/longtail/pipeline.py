@@ -20,7 +20,6 @@ from longtail.model import Model
 from longtail.recipe import Recipe, find_recipe
 from longtail.shortlists.blend import choose_blend
 from longtail.shortlists.lexical import Lexical
-from longtail.shortlists.vectors import VectorIndex
 from longtail.types import Progress
 
 PROCESS = 150_000_000  # bytes of Python and the libraries, where the system does not tell
@@ -66,20 +65,29 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
         chosen = recipe.lexical.or_else(few)
         if points is not None and apart is not None:
             chosen = recipe.lexical.choose(points, apart, words)
-    vectors = None
+    vectors = sequences = None
     if recipe.encoder is not None:
-        vectors = _trained(recipe, whole if points is None else points, train.fingerprint, words, scratch, progress)
+        from longtail.training.stages import learn  # noqa: PLC0415  (torch is imported by recipes that train)
+
+        vectors, sequences = learn(
+            recipe, whole if points is None else points, words,
+            held=apart, fingerprint=train.fingerprint, scratch=scratch, progress=progress,
+        )  # fmt: skip
         if chosen and points is not None and apart is not None and recipe.blend is None:
             settled = replace(settled, blend=choose_blend(vectors, chosen.fit(points, words), apart))
     lexical = chosen.fit(whole, words) if chosen else None
     settled = replace(settled, lexical=chosen)
     original = train.original
     counts, labels = frequencies(original.targets), replace(train.labels, features=None)
-    return Model(settled, labels, counts, len(original), train.dataset, words, lexical, vectors)
+    return Model(settled, labels, counts, len(original), train.dataset, words, lexical, vectors, sequences)
 
 
 def _chooses(recipe: Recipe) -> bool:
     """Tell whether something has to be chosen on points that are held out."""
+    training, shortlist = recipe.training, recipe.shortlist
+    asked = [getattr(training, name, None) for name in ("patience", "curves")]
+    if any(asked) or getattr(training, "augmented", None) == "choose" or getattr(shortlist, "beta", 0) is None:
+        return True
     if not isinstance(recipe.lexical, Lexical):
         return False
     return not recipe.lexical.settled or (recipe.encoder is not None and recipe.blend is None)
@@ -89,31 +97,13 @@ def _augmented(recipe: Recipe, train: Split) -> tuple[Recipe, Split]:
     """Let the augmentations settle what they learn from the points, and make theirs."""
     parts = []
     for part in recipe.augment:
-        if not isinstance(part, MakesPoints):
-            raise RecipeError(f"{recipe.name}: {part.part} needs a model that mixes batches; no recipe here does yet")
-        parts.append(part.fit(train, seed=recipe.seed))
-        train = parts[-1].augment(train, seed=recipe.seed)
+        if isinstance(part, MakesPoints):
+            part = part.fit(train, seed=recipe.seed)  # noqa: PLW2901
+            train = part.augment(train, seed=recipe.seed)
+        elif recipe.encoder is None:
+            raise RecipeError(f"{recipe.name}: {part.part} changes batches, and this recipe trains on none")
+        parts.append(part)
     return replace(recipe, augment=tuple(parts)), train
-
-
-def _trained(
-    recipe: Recipe, points: Split, fingerprint: str, words: Words, scratch: Path | None, progress: Progress | None
-) -> VectorIndex:
-    """Train the network, from a checkpoint if there is one."""
-    from longtail.training.checkpoint import Checkpoint  # noqa: PLC0415  (torch is imported by recipes that train)
-    from longtail.training.loop import train as run  # noqa: PLC0415
-    from longtail.training.network import BagNetwork, plan_of  # noqa: PLC0415
-
-    plan = plan_of(recipe)
-    names = words.bag(points.labels.texts or [""] * len(points.labels))
-    network = BagNetwork(plan, words, points, names, seed=recipe.seed)
-    checkpoint = log = None
-    if scratch is not None:
-        scratch.mkdir(parents=True, exist_ok=True)
-        checkpoint = Checkpoint(scratch / "checkpoint.safetensors", {"recipe": recipe.dump(), "data": fingerprint})
-        log = scratch / "log.csv"
-    run(network, len(points), plan.training, seed=recipe.seed, checkpoint=checkpoint, log=log, progress=progress)
-    return network.index()
 
 
 def evaluate(

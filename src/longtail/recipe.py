@@ -19,9 +19,16 @@ from longtail.errors import RecipeError, nearest
 
 PARTS = {
     "bag": "longtail.encoders.bag:Bag",
+    "inception": "longtail.encoders.convolutional:Inception",
+    "cnn": "longtail.encoders.convolutional:Cnn",
+    "everything": "longtail.shortlists.pool:Everything",
     "pool": "longtail.shortlists.pool:Pool",
+    "meta": "longtail.shortlists.meta:Meta",
+    "near": "longtail.shortlists.near:Near",
     "linear": "longtail.classifiers.linear:Linear",
     "training": "longtail.training.settings:Training",
+    "surrogate": "longtail.training.settings:Surrogate",
+    "rerank": "longtail.training.settings:Rerank",
     "lexical": "longtail.shortlists.lexical:Lexical",
     "gandalf": "longtail.augment.gandalf:Gandalf",
     "labelmix": "longtail.augment.labelmix:LabelMix",
@@ -31,6 +38,10 @@ PARTS = {
 }
 RECIPES = {
     "frugal": "longtail.recipes.frugal:frugal",
+    "astec": "longtail.recipes.astec:astec",
+    "inceptionxml": "longtail.recipes.inceptionxml:inceptionxml",
+    "inceptionxml_plus": "longtail.recipes.inceptionxml:inceptionxml_plus",
+    "xmlcnn": "longtail.recipes.xmlcnn:xmlcnn",
     "knn": "longtail.recipes.knn:knn",
 }
 Made = TypeVar("Made", bound="Part")
@@ -82,8 +93,10 @@ class Recipe(Part):
     encoder: Part | None = None
     shortlist: Part | None = None
     classifier: Part | None = None
-    loss: Literal["bce", "decoupled"] = "decoupled"
+    loss: Literal["bce", "bce_mean", "decoupled", "decoupled_bce"] = "decoupled"
+    surrogate: Part | None = None  # a stage before the training
     training: Part | None = None
+    rerank: Part | None = None  # a stage after it
     lexical: Part | None = None
     blend: float | None = pydantic.Field(default=None, ge=0)  # of lexical scores into those of vectors; None: validate
 

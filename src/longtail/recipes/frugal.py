@@ -18,7 +18,7 @@ def frugal() -> Recipe:
         augment=(Gandalf(calibrate=True),),
         encoder=Bag(dim=512, dropout=0.5, relu=True),
         shortlist=Pool(random=1000),
-        classifier=Linear(start="points", text=True),
+        classifier=Linear(start="points", text="head"),
         loss="decoupled",
         training=Training(epochs=15, batch=256),
         lexical=Lexical(),

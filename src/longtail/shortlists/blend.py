@@ -35,19 +35,19 @@ class Candidates:
 
 def candidates(vectors: VectorIndex, lexical: LexicalIndex, texts: list[str], k: int) -> Candidates:
     """Find and score the candidates for the k best labels of each text."""
-    bags, width = vectors.words.bag(texts), len(vectors.labels)
-    found, _ = vectors.top(bags, k + MORE)
+    width = len(vectors.labels)
+    found, _ = vectors.top(texts, k + MORE)
     proposed = lexical.scores(texts, k + MORE)
     proposed.sort_indices()
     first = np.arange(len(texts), dtype=np.int64) * width
-    by_vectors = (first[:, None] + found).ravel()
+    by_vectors = (first[:, None] + found)[found >= 0]
     by_words = np.repeat(first, np.diff(proposed.indptr)) + proposed.indices
     pairs = np.union1d(by_vectors, by_words)
     rows, labels = np.divmod(pairs, width)
     scores = np.zeros(len(pairs), np.float32)
     scores[np.searchsorted(pairs, by_words)] = proposed.data
     starts = np.searchsorted(pairs, np.append(first, len(texts) * width))
-    return Candidates(starts, labels, vectors.pairs(bags, rows, labels), scores, width)
+    return Candidates(starts, labels, vectors.pairs(texts, rows, labels), scores, width)
 
 
 def choose_blend(vectors: VectorIndex, lexical: LexicalIndex, held: Split) -> float:

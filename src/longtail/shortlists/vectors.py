@@ -1,95 +1,144 @@
-"""TEXT → LABELS BY VECTORS: a bag of word vectors against one vector per label, all labels in chunks, without torch."""
+"""TEXT → LABELS BY VECTORS: what an encoder makes of a text against one vector per label, without torch if it can.
+
+All labels are scored in chunks, or only those that a guide (clusters, or what is near) proposes.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.data.tokens import Words
+from longtail.encoders.encoding import Encoding, Head, encoding_of
+from longtail.encoders.inputs import Inputs
 from longtail.errors import ModelError
 from longtail.files import read_arrays, write_arrays
-from longtail.types import Floats, Ints
+from longtail.recipe import Recipe
+from longtail.shortlists.exact import top_products, unit
+from longtail.shortlists.meta import Meta, MetaGuide
+from longtail.shortlists.near import Near, NearGuide
+from longtail.types import Floats, Ints, best_of
 
-POINTS, LABELS = 1024, 65536  # rows of a block
+if TYPE_CHECKING:
+    from longtail.data.sequences import Sequences
+
+POINTS, PAIRS = 1024, 65536  # texts and pairs scored at once
 
 
 @dataclass(frozen=True, eq=False)
 class VectorIndex:
-    """Word vectors, the residual layer and label vectors of a trained bag model."""
+    """The encoder, the head before the label rows, and one vector per label."""
 
-    words: Words
-    vectors: Floats  # (V, D)
+    encoding: Encoding
+    head: Head | None
     labels: Floats  # (L, D)
     bias: Floats  # (L,)
-    layer: tuple[Floats, Floats] | None  # (D, D), (D,)
-    relu: bool
     cosine: bool
+    guide: MetaGuide | NearGuide | None = None
+    second: VectorIndex | None = None  # ranks what this one found again
 
-    def encode(self, bags: sp.csr_array) -> Floats:
-        """Encode bags (N, V) as (N, D)."""
-        out: Floats = np.asarray(bags @ self.vectors, np.float32)
-        if self.relu:
-            np.maximum(out, 0, out=out)
-        if self.layer is not None:
-            weight, bias = self.layer
-            out = np.maximum(out @ weight.T + bias, 0) + out
+    def encode(self, inputs: Inputs) -> Floats:
+        """Encode inputs as (N, D), ready for the product with label vectors."""
+        return self._headed(self.encoding.encode(inputs))  # type: ignore[arg-type]
+
+    def _headed(self, vectors: Floats) -> Floats:
+        """Pass what the encoder made through the head."""
+        out = self.head(vectors) if self.head else vectors
         return unit(out) if self.cosine else out
 
-    def top(self, bags: sp.csr_array, k: int) -> tuple[Ints, Floats]:
-        """Find the k best labels of each bag, exactly; equal scores go to the smaller label."""
+    def blocks(self, texts: Sequence[str]) -> Iterator[tuple[slice, Floats]]:
+        """Encode texts block by block, up to the head."""
+        for start in range(0, len(texts), POINTS):
+            some = slice(start, min(start + POINTS, len(texts)))
+            yield some, self.encoding.encode(self.encoding.inputs(texts[some]))  # type: ignore[arg-type]
+
+    def top(self, texts: Sequence[str], k: int) -> tuple[Ints, Floats]:
+        """Find the k best labels of each text; equal scores go to the smaller label, places without one hold -1."""
         k = min(k, len(self.labels))
-        found, values = np.empty((bags.shape[0], k), np.int32), np.empty((bags.shape[0], k), np.float32)
-        for start in range(0, bags.shape[0], POINTS):
-            encoded = self.encode(bags[start : start + POINTS])
-            best, scores = np.zeros((len(encoded), 0), np.int64), np.zeros((len(encoded), 0), np.float32)
-            for first in range(0, len(self.labels), LABELS):
-                block = encoded @ self.labels[first : first + LABELS].T + self.bias[first : first + LABELS]
-                kept = np.argpartition(-block, min(k, block.shape[1] - 1), axis=1)[:, :k]
-                best = np.hstack([best, kept + first])
-                scores = np.hstack([scores, np.take_along_axis(block, kept, 1)])
-            order = np.lexsort((best, -scores))[:, :k]
-            found[start : start + POINTS] = np.take_along_axis(best, order, 1)
-            values[start : start + POINTS] = np.take_along_axis(scores, order, 1)
+        found, values = np.full((len(texts), k), -1, np.int32), np.full((len(texts), k), -np.inf, np.float32)
+        for some, vectors in self.blocks(texts):
+            if self.guide is None:
+                labels, scores = top_products(self._headed(vectors), self.labels, k, bias=self.bias)
+            else:
+                best = best_of(self._guided(vectors), k if self.second is None else max(k, 200))
+                if self.second is not None:
+                    best = best_of(self.second.ranked(texts[some], best.labels, best.scores), k)
+                labels, scores = best.labels, best.scores
+            found[some, : labels.shape[1]], values[some, : labels.shape[1]] = labels, scores
         return found, values
 
-    def pairs(self, bags: sp.csr_array, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
-        """Score pairs: bag rows[i] with labels[i]."""
-        encoded = self.encode(bags)
+    def _guided(self, vectors: Floats) -> sp.csr_array:
+        """Score what the guide proposes for encoded texts: (N, L)."""
+        if self.guide is None:
+            raise ModelError("there is no guide")
+        proposed = self.guide.candidates(vectors)
+        rows = np.repeat(np.arange(len(vectors)), np.diff(proposed.indptr))
+        by_rows = self._pairs(self._headed(vectors), rows, proposed.indices)
+        data = self.guide.combined(by_rows, proposed)
+        return sp.csr_array((data, proposed.indices, proposed.indptr), shape=proposed.shape)
+
+    def ranked(self, texts: Sequence[str], labels: Ints, scores: Floats) -> sp.csr_array:
+        """Add to given scores (N, k) the probability that this index gives the same labels: (N, L)."""
+        held = labels >= 0
+        rows = np.nonzero(held)[0]
+        added = 1 / (1 + np.exp(-self.pairs(texts, rows, labels[held])))
+        starts = np.append(0, np.cumsum(held.sum(axis=1)))
+        return sp.csr_array((scores[held] + added, labels[held], starts), shape=(len(texts), len(self.labels)))
+
+    def pairs(self, texts: Sequence[str], rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
+        """Score pairs: text rows[i] with labels[i]."""
+        return self._pairs(self.encode(self.encoding.inputs(texts)), rows, labels)
+
+    def _pairs(self, encoded: Floats, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
+        """Score pairs of encoded texts and labels."""
         out = np.empty(len(rows), np.float32)
-        for start in range(0, len(rows), LABELS):
-            some = slice(start, start + LABELS)
+        for start in range(0, len(rows), PAIRS):
+            some = slice(start, start + PAIRS)
             out[some] = np.einsum("nd,nd->n", encoded[rows[some]], self.labels[labels[some]]) + self.bias[labels[some]]
         return out
 
-    def save(self, folder: Path) -> None:
-        """Write the arrays into a model folder; the words are written by their owner."""
-        arrays: dict[str, NDArray[Any]] = {"vectors": self.vectors, "labels": self.labels, "bias": self.bias}
-        arrays["flags"] = np.array([self.relu, self.cosine], np.uint8)
-        if self.layer is not None:
-            arrays |= {"layer.weight": self.layer[0], "layer.bias": self.layer[1]}
-        write_arrays(folder / "weights.safetensors", arrays)
+    def save(self, folder: Path, name: str = "weights.safetensors") -> None:
+        """Write the arrays into a model folder; the vocabulary is written by its owner."""
+        arrays: dict[str, NDArray[Any]] = {"labels": self.labels, "bias": self.bias, **self.encoding.arrays()}
+        if self.head is not None:
+            arrays |= self.head.arrays("head")
+        if self.guide is not None:
+            arrays |= self.guide.arrays()
+        write_arrays(folder / name, arrays)
+        if self.second is not None:
+            self.second.save(folder, "second.safetensors")
 
     @classmethod
-    def load(cls, folder: Path, words: Words) -> VectorIndex:
+    def load(cls, folder: Path, recipe: Recipe, words: Words, sequences: Sequences | None) -> VectorIndex:
         """Open what `save` wrote."""
-        held = read_arrays(folder / "weights.safetensors")
-        layer = (held["layer.weight"], held["layer.bias"]) if "layer.weight" in held else None
-        relu, cosine = (bool(flag) for flag in held["flags"])
-        index = cls(words, held["vectors"], held["labels"], held["bias"], layer, relu, cosine)
-        wide = index.vectors.shape[1:]
-        sound = len(index.vectors) == len(words) and index.labels.shape[1:] == wide and len(wide) == 1
-        sound = sound and len(index.bias) == len(index.labels)
-        if not sound or (layer is not None and (layer[0].shape != wide * 2 or layer[1].shape != wide)):
-            raise ModelError(f"{folder / 'weights.safetensors'}: shapes disagree; train again")
+        index = cls._read(folder / "weights.safetensors", recipe, words, sequences)
+        if (folder / "second.safetensors").exists():
+            second = cls._read(folder / "second.safetensors", recipe, words, sequences, guided=False)
+            return replace(index, second=second)
         return index
 
-
-def unit(vectors: Floats) -> Floats:
-    """Scale rows to length one; zero rows stay zero."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.maximum(lengths, 1e-12), np.float32)
+    @classmethod
+    def _read(
+        cls, file: Path, recipe: Recipe, words: Words, sequences: Sequences | None, *, guided: bool = True
+    ) -> VectorIndex:
+        """Put one file together and check that its parts fit each other."""
+        held = read_arrays(file)
+        encoding, head = encoding_of(recipe.encoder, words, sequences, held), Head.of_arrays(held, "head")
+        guide: MetaGuide | NearGuide | None = None
+        if guided and isinstance(recipe.shortlist, Meta):
+            guide = MetaGuide.of_arrays(held, recipe.shortlist.top)
+        elif guided and isinstance(recipe.shortlist, Near):
+            guide = NearGuide.of_arrays(held, recipe.shortlist)
+        cosine = bool(getattr(recipe.classifier, "cosine", False))
+        index = cls(encoding, head, held["labels"], held["bias"], cosine, guide)
+        dim = getattr(recipe.encoder, "vector", getattr(recipe.encoder, "dim", 0))
+        sound = index.labels.shape == (len(index.bias), dim) and (head is None or len(head.bias) == dim)
+        if not sound:
+            raise ModelError(f"{file}: shapes disagree; train again")
+        return index

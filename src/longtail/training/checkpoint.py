@@ -22,21 +22,26 @@ class Checkpoint:
     def __init__(self, path: Path, identity: dict[str, Any]) -> None:
         self.path, self.identity = path, json.dumps(identity, sort_keys=True)
 
-    def save(self, step: int, tables: dict[str, Table], dense: nn.Module, optimiser: torch.optim.Optimizer) -> None:
-        """Write everything that the next step depends on."""
-        arrays: dict[str, NDArray[Any]] = {"step": np.array([step])}
+    def save(
+        self, step: int, tables: dict[str, Table], dense: nn.Module, optimiser: torch.optim.Optimizer,
+        more: dict[str, NDArray[Any]],
+    ) -> None:  # fmt: skip
+        """Write everything that the next step depends on; `more` is what the loop itself remembers."""
+        arrays: dict[str, NDArray[Any]] = {"step": np.array([step])} | {f"more.{n}": a for n, a in more.items()}
         arrays["identity"] = np.frombuffer(self.identity.encode(), np.uint8)
         for name, table in tables.items():
             arrays |= table.arrays(f"table.{name}")
-        arrays |= {f"dense.{name}": value.numpy() for name, value in dense.state_dict().items()}
+        arrays |= {f"dense.{name}": value.cpu().numpy() for name, value in dense.state_dict().items()}
         for place, state in optimiser.state_dict()["state"].items():
             arrays |= {f"adam.{place}.{name}": np.asarray(value) for name, value in state.items()}
         write_arrays(self.path, {name: np.atleast_1d(array) for name, array in arrays.items()})
 
-    def restore(self, tables: dict[str, Table], dense: nn.Module, optimiser: torch.optim.Optimizer) -> int:
-        """Continue from the file, if there is one; returns the steps that are done."""
+    def restore(
+        self, tables: dict[str, Table], dense: nn.Module, optimiser: torch.optim.Optimizer
+    ) -> tuple[int, dict[str, NDArray[Any]]]:
+        """Continue from the file, if there is one; returns the steps that are done and what the loop remembered."""
         if not self.path.exists():
-            return 0
+            return 0, {}
         held = {name: np.array(array) for name, array in read_arrays(self.path).items()}
         if held["identity"].tobytes() != self.identity.encode():
             raise DataError(
@@ -56,4 +61,4 @@ class Checkpoint:
                 value = value.reshape(()) if field == "step" else value.reshape(parameters[int(place)].shape)
                 state.setdefault(int(place), {})[field] = value
         optimiser.load_state_dict(optimiser.state_dict() | {"state": state})
-        return int(held["step"][0])
+        return int(held["step"][0]), {n.removeprefix("more."): held[n] for n in held if n.startswith("more.")}

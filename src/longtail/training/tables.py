@@ -20,24 +20,28 @@ FADE, FADE_SQUARE, TINY = 0.9, 0.999, 1e-8
 class Table:
     """A matrix (R, D), or a vector (R,), with the state of its optimiser."""
 
-    def __init__(self, values: Tensor, optimiser: Optimiser = "adam") -> None:
-        self.values, self.optimiser = values, optimiser
-        adam = optimiser == "adam"
-        self.state = [torch.zeros_like(values), torch.zeros_like(values)] if adam else [torch.zeros(len(values))]
+    def __init__(self, values: Tensor, optimiser: Optimiser = "adam", frozen: bool = False) -> None:
+        self.values, self.optimiser, self.frozen = values, optimiser, frozen
+        if frozen:
+            self.state = []
+        elif optimiser == "adam":
+            self.state = [torch.zeros_like(values), torch.zeros_like(values)]
+        else:
+            self.state = [torch.zeros(len(values), device=values.device)]
         self.rows = torch.zeros(0, dtype=torch.int64)
         self.leaf = values[:0]
 
     def gather(self, rows: NDArray[np.int64]) -> Tensor:
-        """Take rows for one step; their gradient is wanted."""
-        self.rows = torch.from_numpy(rows)
-        self.leaf = self.values.index_select(0, self.rows).requires_grad_()
+        """Take rows for one step; their gradient is wanted unless the table is frozen."""
+        self.rows = torch.from_numpy(rows).to(self.values.device)
+        self.leaf = self.values.index_select(0, self.rows).requires_grad_(not self.frozen)
         return self.leaf
 
     @torch.no_grad()
     def step(self, rate: float, number: int) -> None:
         """Change the gathered rows by their gradient; `number` counts the steps from one."""
         gradient = self.leaf.grad
-        if gradient is None or rate == 0:
+        if gradient is None or rate == 0 or self.frozen:
             return
         old = self.leaf.detach()
         if self.optimiser == "adam":
@@ -58,8 +62,8 @@ class Table:
 
     def arrays(self, name: str) -> dict[str, NDArray[np.float32]]:
         """Name values and state for a checkpoint."""
-        held = {f"{name}.values": self.values.numpy()}
-        return held | {f"{name}.state{place}": part.numpy() for place, part in enumerate(self.state)}
+        held = {f"{name}.values": self.values.cpu().numpy()}
+        return held | {f"{name}.state{place}": part.cpu().numpy() for place, part in enumerate(self.state)}
 
     def restore(self, held: dict[str, NDArray[np.float32]], name: str) -> None:
         """Take values and state from a checkpoint."""
