@@ -14,6 +14,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
+from fastapi.routing import APIRoute
 
 from longtail import __version__
 from longtail.serve.access import Access
@@ -116,12 +117,20 @@ class Service:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if status == 405:
+                    message["headers"] = [pair for pair in message["headers"] if pair[0] != b"allow"]
+                    message["headers"].append((b"allow", self._allowed(scope["path"])))
                 held = {name for name, _ in message["headers"]}
                 message["headers"] = [*message["headers"], *(pair for pair in GUARDS if pair[0] not in held)]
             await send(message)
 
         await self.app(scope, receive, guarded)
         return status
+
+    def _allowed(self, path: str) -> bytes:
+        """List the methods of a path; Starlette names those of one route only."""
+        routes = [route for route in self.app.routes if isinstance(route, APIRoute) and route.path_regex.match(path)]
+        return ", ".join(sorted({method for route in routes for method in route.methods})).encode()
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
@@ -141,6 +150,7 @@ class Service:
 
     async def _metrics(self, request: Request) -> Response:
         """Send the numbers for Prometheus."""
+        self.shelf.count()
         return Response(self.gauges.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

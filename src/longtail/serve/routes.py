@@ -28,7 +28,7 @@ from longtail.serve.schemas import (
     UndoRequest,
 )
 from longtail.serve.settings import Limits
-from longtail.serve.shelf import Served, Shelf
+from longtail.serve.shelf import Shelf
 
 MODEL = parameter("model", "Which model, by name.", {"type": "string", "maxLength": 200, "pattern": PRINTABLE})
 LABEL = parameter("label", "The id of a label.", {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, place="path")
@@ -56,21 +56,12 @@ class Routes:
                 422, f"at most {limits.texts} texts of {limits.length} characters and k of {limits.k} at once"
             )
         served = self.shelf.find(asked.model)
-        allow, deny = self._known(served, asked.allow), self._known(served, asked.deny)
+        allow, deny = _known(served.index, asked.allow), _known(served.index, asked.deny)
         rows = await self.batcher.predict(
             Wish(served.name, asked.k, asked.threshold, allow, deny, asked.details), texts
         )
         own = range(len(texts)) if ids is None else ids
         return Answer(encode({"predictions": [{"id": i, "labels": row} for i, row in zip(own, rows, strict=True)]}))
-
-    def _known(self, served: Served, labels: list[int] | None) -> tuple[int, ...] | None:
-        """Refuse labels that do not exist."""
-        if labels is None:
-            return None
-        count = len(served.index.labels)
-        if labels and max(labels) >= count:
-            raise Refusal(422, f"label {max(labels)} does not exist; labels go from 0 to {count - 1}")
-        return tuple(labels)
 
     async def explain(self, scope: Scope, receive: Receive) -> Answer:
         """Tell why a text gets a label."""
@@ -204,7 +195,7 @@ def _whole(query: dict[str, str], name: str, default: int, least: int, most: int
 
 def _label(scope: Scope) -> int:
     """Read the label of the path."""
-    return _whole(scope["path_params"], "label", 0, 0, 2**31 - 1)
+    return int(scope["path_params"]["label"])
 
 
 def _existing(index: Index, label: int) -> int:
@@ -212,6 +203,13 @@ def _existing(index: Index, label: int) -> int:
     if label >= len(index.labels):
         raise Refusal(404, f"label {label} does not exist; labels go from 0 to {len(index.labels) - 1}")
     return label
+
+
+def _known(index: Index, labels: list[int] | None) -> tuple[int, ...] | None:
+    """Return labels that all exist, or refuse them."""
+    if labels:
+        _existing(index, max(labels))
+    return None if labels is None else tuple(labels)
 
 
 Handler = Callable[[Scope, Receive], Awaitable[Answer]]
@@ -236,8 +234,8 @@ def register(app: FastAPI, routes: Routes) -> None:
         ("POST", "/v1/labels", routes.add, documented(LabelsAnswer, CHANGING, body=AddRequest)),
         ("DELETE", "/v1/labels", routes.remove, documented(LabelsAnswer, CHANGING, body=RemoveRequest)),
         ("POST", "/v1/labels/undo", routes.undo, documented(LabelsAnswer, CHANGING, body=UndoRequest)),
-        ("GET", "/v1/labels/{label}", routes.label, documented(Details, ASKING, parameters=one)),
-        ("DELETE", "/v1/labels/{label}", routes.remove, documented(LabelsAnswer, CHANGING, parameters=one)),
+        ("GET", "/v1/labels/{label:int}", routes.label, documented(Details, ASKING, parameters=one)),
+        ("DELETE", "/v1/labels/{label:int}", routes.remove, documented(LabelsAnswer, CHANGING, parameters=one)),
         ("GET", "/v1/model", routes.model, documented(Details, ASKING, parameters=(MODEL,))),
         ("GET", "/healthz", routes.healthy, documented(State)),
         ("GET", "/readyz", routes.ready, documented(State, (503,))),

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
-from multiprocessing.synchronize import Semaphore
+from multiprocessing.synchronize import Event
 from types import FrameType
 
 import uvicorn
@@ -35,7 +35,7 @@ from longtail.serve.settings import Settings
 log = logging.getLogger("longtail.serve")
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-SETTLED = 5.0  # seconds after which a worker that dies is started again; one that dies sooner ends the service
+PAUSE = 0.5  # seconds between two looks at the workers
 
 
 def listen(settings: Settings) -> socket.socket:
@@ -127,11 +127,12 @@ def _work(settings: Settings, listener: socket.socket, started: Callable[[], Non
     return 0
 
 
-def _worker(settings: Settings, ready: Semaphore) -> None:
+def _worker(settings: Settings, ready: Event) -> None:
     """Serve in a worker process."""
     logging.basicConfig(format="%(message)s", level=logging.INFO)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
-        code = _work(settings, listen(settings), ready.release)
+        code = _work(settings, listen(settings), ready.set)
     except LongtailError as error:
         log.error("error: %s", error)
         code = error.exit_code
@@ -145,22 +146,21 @@ def _supervise(settings: Settings, listener: socket.socket, started: Callable[[]
     os.environ[SHARED] = folder = tempfile.mkdtemp(prefix="longtail-metrics-")
     workers = _Workers(replace(settings, port=listener.getsockname()[1]), folder)  # the listener only keeps the port
     stop: list[int] = []
-    code = 0
     try:
         with _handling(lambda number, _: stop.append(number)):
             signal.signal(signal.SIGHUP, lambda *_: workers.signal(signal.SIGHUP))
             workers.start()
-            waiting = settings.workers
-            while not stop and not code:
-                if waiting and workers.ready.acquire(timeout=0.2):
-                    waiting -= 1
-                    if waiting == 0:
-                        started()
-                elif not waiting:
-                    time.sleep(0.2)
-                code = 0 if stop else workers.mend()
+            while not stop and not workers.ready():
+                if (code := workers.failed()) is not None:
+                    return code
+                time.sleep(0.05)
+            if not stop:
+                started()
+            while not stop:
+                time.sleep(PAUSE)
+                workers.mend()
             workers.stop(settings.limits.stop + 5)
-            return code
+            return 0
     finally:
         workers.kill()
         del os.environ[SHARED]
@@ -173,31 +173,35 @@ class _Workers:
     def __init__(self, settings: Settings, folder: str) -> None:
         self._settings, self._folder = settings, folder
         self._context = multiprocessing.get_context("spawn")
-        self.ready = self._context.Semaphore(0)  # released by each worker that takes requests
-        self._running: list[tuple[BaseProcess, float]] = []
+        self._running: list[tuple[BaseProcess, Event]] = []
 
     def start(self) -> None:
         """Start all."""
         for _ in range(self._settings.workers):
             self._running.append(self._one())
 
-    def _one(self) -> tuple[BaseProcess, float]:
+    def _one(self) -> tuple[BaseProcess, Event]:
         """Start one."""
-        process = self._context.Process(target=_worker, args=(self._settings, self.ready), name="longtail-worker")
+        ready = self._context.Event()
+        process = self._context.Process(target=_worker, args=(self._settings, ready), name="longtail-worker")
         process.start()
-        return process, time.monotonic()
+        return process, ready
 
-    def mend(self) -> int:
-        """Start dead ones again; return the exit code of one that died at once."""
-        for place, (process, began) in enumerate(self._running):
-            if process.is_alive():
-                continue
-            if time.monotonic() - began < SETTLED:
-                return process.exitcode or 1
-            log.error("a worker died (exit code %s); another takes its place", process.exitcode)
-            mark_process_dead(process.pid, self._folder)  # type: ignore[no-untyped-call]
-            self._running[place] = self._one()
-        return 0
+    def ready(self) -> bool:
+        """Tell whether all take requests."""
+        return all(ready.is_set() for _, ready in self._running)
+
+    def failed(self) -> int | None:
+        """Return the exit code of one that ended, if any did."""
+        return next((process.exitcode or 1 for process, _ in self._running if not process.is_alive()), None)
+
+    def mend(self) -> None:
+        """Start dead ones again."""
+        for place, (process, _) in enumerate(self._running):
+            if not process.is_alive():
+                log.error("a worker died (exit code %s); another takes its place", process.exitcode)
+                mark_process_dead(process.pid, self._folder)  # type: ignore[no-untyped-call]
+                self._running[place] = self._one()
 
     def signal(self, number: int) -> None:
         """Pass a signal on."""

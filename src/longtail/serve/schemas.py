@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from longtail.serve.settings import Limits
 
@@ -17,11 +17,18 @@ MOST = Limits()
 PRINTABLE = r"^[^\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f]*$"
 ONE_LINE = r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*[^\s\u0000-\u001f\u007f-\u009f\u2028\u2029][^\u0000-\u001f\u007f-\u009f\u2028\u2029]*$"  # noqa: E501
 
+
+def _whole(value: object) -> object:
+    """Take 5.0 for 5, as JSON schema does."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 Text = Annotated[str, Field(max_length=MOST.length, pattern=PRINTABLE)]
 LabelText = Annotated[str, Field(min_length=1, max_length=MOST.label_length, pattern=ONE_LINE)]
 Name = Annotated[str, Field(max_length=200, pattern=PRINTABLE)]
-LabelId = Annotated[int, Field(ge=0, le=2**31 - 1)]
-Own = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | Name
+LabelId = Annotated[int, Field(ge=0, le=2**31 - 1), BeforeValidator(_whole)]
+Own = Annotated[int, Field(ge=-(2**63), le=2**63 - 1), BeforeValidator(_whole)] | Name
+Count = Annotated[int, Field(ge=1, le=MOST.k), BeforeValidator(_whole)]
 Chosen = Annotated[list[LabelId], Field(max_length=MOST.labels)]
 
 
@@ -38,7 +45,7 @@ class PredictRequest(Request):
 
     texts: list[Text] = Field(min_length=1, max_length=MOST.texts, description="The texts.", examples=[["sort a list"]])
     ids: list[Own] | None = Field(None, max_length=MOST.texts, description="Your own ids, as many as texts.")
-    k: int = Field(5, ge=1, le=MOST.k, description="Labels per text.")
+    k: Count = Field(5, description="Labels per text.")
     threshold: float | None = Field(None, description="Leave out labels with a lower score.")
     allow: Chosen | None = Field(None, description="Only these labels.")
     deny: Chosen | None = Field(None, description="Never these labels.")

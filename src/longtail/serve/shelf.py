@@ -83,7 +83,7 @@ class Shelf:
             while name in self.models:
                 name += "'"
             self.models[name] = Served(name, folder, index, stamp)
-        self._count()
+        self.count()
         self._looked = time.monotonic()
 
     def find(self, name: str | None) -> Served:
@@ -102,8 +102,7 @@ class Shelf:
         self._looked = now
         for served in self.models.values():
             try:
-                if served.index.refresh():
-                    self._count()
+                served.index.refresh()
             except Exception:  # whatever happened, the service goes on with the labels it has
                 log.exception("%s: the changed labels could not be read; the known ones stay", served.folder)
 
@@ -112,6 +111,7 @@ class Shelf:
         while True:
             await asyncio.sleep(WATCH)
             await self.reload()
+            self.count()
 
     async def reload(self, *, force: bool = False) -> None:
         """Open replaced folders beside the running models, and swap; a folder that cannot be opened changes nothing."""
@@ -128,10 +128,9 @@ class Shelf:
                 continue
             log.info("%s: reloaded", served.folder)
             self._gauges.reloads.labels(served.name, "done").inc()
-        self._count()
 
-    def _count(self) -> None:
-        """Publish the number of labels."""
+    def count(self) -> None:
+        """Publish how many labels there are."""
         for served in self.models.values():
             self._gauges.labels.labels(served.name).set(len(served.index.labels))
 

@@ -1,0 +1,91 @@
+"""A model that behaves like an index, small enough to read: what the service is tested with."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from longtail.data.dataset import Labels
+from longtail.errors import DataError
+from longtail.types import Texts, TopK
+
+
+def words(text):
+    return set(re.findall(r"\w+", text.casefold()))
+
+
+class Double:
+    """Scores a label by the share of its words that the text holds."""
+
+    def __init__(self, name, texts, frequencies=None):
+        self.name = name
+        self.labels = Labels(len(texts), Texts(texts))
+        self.frequencies = np.asarray(frequencies if frequencies is not None else range(len(texts))[::-1])
+        self.gone: set[int] = set()
+        self.past: list[tuple] = []
+        self.calls: list[int] = []  # texts of each call
+        self.gate = None  # an event that predictions wait for
+
+    @classmethod
+    def load(cls, folder: Path):
+        lines = (Path(folder) / "config.json").read_text().splitlines()
+        if not lines:
+            raise DataError("empty", file=folder)
+        return cls(lines[0], lines[1:])
+
+    def predict(self, texts, k=5, *, threshold=None, allow=None, deny=None):
+        self.calls.append(len(texts))
+        if self.gate is not None:
+            assert self.gate.wait(10)
+        held = [words(text) for text in self.labels.texts]
+        left = set(range(len(held))) - self.gone - set(deny or ())
+        left &= set(range(len(held)) if allow is None else allow)
+        labels, scores = np.full((len(texts), k), -1, np.int32), np.full((len(texts), k), -np.inf, np.float32)
+        for row, text in enumerate(texts):
+            if "explode" in text:
+                raise RuntimeError("boom")
+            asked = words(text)
+            found = sorted((-len(asked & held[label]) / len(held[label] or " "), label) for label in left)
+            kept = [(label, -score) for score, label in found if score < 0 and -score >= (threshold or 0)][:k]
+            for place, (label, score) in enumerate(kept):
+                labels[row, place], scores[row, place] = label, score
+        return TopK(labels, scores, self.labels.texts)
+
+    def explain(self, text, label):
+        both = sorted(words(text) & words(self.labels.texts[label]))
+        return {"label": label, "words": [{"word": word, "weight": 1.0} for word in both]}
+
+    def describe(self):
+        return {"recipe": "double", "labels": len(self.labels), "metrics": {"P@1": np.float32(0.5)}}
+
+    def label(self, label):
+        near = [other for other in range(len(self.labels)) if other != label][:3]
+        return {
+            "neighbours": [{"id": other, "text": self.labels.texts[other], "score": 0.5} for other in near],
+            "examples": [f"an example of {self.labels.texts[label]}"],
+        }
+
+    def find(self, text, limit):
+        asked = words(text)
+        return [label for label, held in enumerate(self.labels.texts) if asked <= words(held)][:limit]
+
+    def add(self, texts, ids=None):
+        self.past.append((self.labels, self.frequencies, set(self.gone)))
+        count = len(self.labels)
+        self.labels = Labels(count + len(texts), Texts([*self.labels.texts, *texts]))
+        self.frequencies = np.concatenate([self.frequencies, np.zeros(len(texts), np.int64)])
+        return list(range(count, len(self.labels)))
+
+    def remove(self, labels):
+        self.past.append((self.labels, self.frequencies, set(self.gone)))
+        self.gone |= set(labels)
+
+    def undo(self):
+        if not self.past:
+            raise DataError("there is no change to take back")
+        self.labels, self.frequencies, self.gone = self.past.pop()
+
+    def refresh(self):
+        return False

@@ -1,0 +1,58 @@
+"""The OpenAPI document is true: schemathesis asks everything that it allows, and much that it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from serve.conftest import ANIMALS
+from serve.double import Double
+
+from longtail.serve.app import create_app
+from longtail.serve.settings import Settings
+
+QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture]
+app = create_app(Settings((Path("run"),)), indexes=(Double("animals", ANIMALS),)).app
+REFUSED = [400, 401, 403, 404, 405, 413, 415, 422]  # 413: a list that is too long may have too many bytes as well
+# A schema cannot say that there are as many ids as texts, and a raw id for every label or for none.
+LOOSE = {"positive_data_acceptance": {"expected-statuses": ["2xx", 404, 422]}}
+CONFIG = {
+    "checks": {"negative_data_rejection": {"expected-statuses": REFUSED}},
+    "operations": [{"include-name": name, "checks": LOOSE} for name in ("POST /v1/predict", "POST /v1/labels")],
+}
+schema = schemathesis.openapi.from_dict(app.openapi(), config=schemathesis.Config.from_dict(CONFIG))
+
+
+@schema.parametrize()
+@settings(max_examples=15, deadline=None, suppress_health_check=QUIET)
+def test_every_operation_keeps_its_word(case, client):
+    case.call_and_validate(base_url=str(client.base_url))
+
+
+@pytest.mark.slow
+@schema.parametrize()
+@settings(max_examples=200, deadline=None, suppress_health_check=QUIET)
+def test_every_operation_keeps_its_word_for_long(case, client):
+    case.call_and_validate(base_url=str(client.base_url))
+
+
+def test_the_document_names_every_path(client):
+    document = client.get("/openapi.json").json()
+    assert {(path, method) for path, item in document["paths"].items() for method in item} == {
+        ("/v1/predict", "post"),
+        ("/v1/explain", "post"),
+        ("/v1/labels", "get"),
+        ("/v1/labels", "post"),
+        ("/v1/labels", "delete"),
+        ("/v1/labels/undo", "post"),
+        ("/v1/labels/{label}", "get"),
+        ("/v1/labels/{label}", "delete"),
+        ("/v1/model", "get"),
+        ("/healthz", "get"),
+        ("/readyz", "get"),
+    }
+    asked = document["components"]["schemas"]["PredictRequest"]
+    assert {"texts", "ids", "k"} <= set(asked["properties"])
+    assert asked["required"] == ["texts"]

@@ -1,0 +1,197 @@
+"""The service as processes: start, stop, reload, workers, and what goes wrong with them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from conftest import ROOT
+from typer.testing import CliRunner
+
+from longtail.cli import app
+from longtail.files import whole_file
+
+CODE = """
+import sys
+from pathlib import Path
+from longtail.serve.run import listen, serve
+from longtail.serve.settings import Settings
+
+if __name__ == "__main__":
+    runs = tuple(Path(run) for run in sys.argv[2:])
+    settings = Settings(runs, port=0, workers=int(sys.argv[1]), opener="serve.double:Double.load")
+    listener = listen(settings)
+    port = listener.getsockname()[1]
+    sys.exit(serve(settings, listener, started=lambda: print(port, flush=True)))
+"""
+
+
+def write(folder: Path, *lines: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    with whole_file(folder / "config.json") as partial:
+        partial.write_text("\n".join(lines))
+    return folder
+
+
+@contextmanager
+def process(*runs: Path, workers: int = 1):
+    """Serve folders of doubles in processes; yield (process, address)."""
+    command = [sys.executable, "-c", CODE, str(workers), *map(str, runs)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as running:
+        try:
+            yield running, f"http://127.0.0.1:{running.stdout.readline().strip()}"
+        finally:
+            running.kill()
+
+
+def best(address: str, text: str) -> list[str]:
+    answer = httpx.post(f"{address}/v1/predict", json={"texts": [text]}, timeout=10)
+    assert answer.status_code == 200, answer.text
+    return [label["text"] for label in answer.json()["predictions"][0]["labels"]]
+
+
+def until(condition, seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+class Load:
+    """Ask all the time, on connections that stay open and on new ones, and note everything that is not a 200."""
+
+    def __init__(self, address: str) -> None:
+        self.address, self.answers, self.wrong, self.stop = address, 0, [], False
+        self.threads = [threading.Thread(target=self.ask, args=(keep,)) for keep in (True, True, False)]
+
+    def ask(self, keep: bool) -> None:
+        with httpx.Client(timeout=10) as client:
+            while not self.stop:
+                try:
+                    post = client.post if keep else httpx.post
+                    status = post(f"{self.address}/v1/predict", json={"texts": ["red cat"]}).status_code
+                    self.wrong += [] if status == 200 else [status]
+                except httpx.HTTPError as reason:
+                    self.wrong.append(repr(reason))
+                self.answers += 1
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        until(lambda: self.answers > 10)
+        return self
+
+    def __exit__(self, *_):
+        self.stop = True
+        for thread in self.threads:
+            thread.join()
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_start_answer_reload_and_stop(tmp_path, workers):
+    folder = write(tmp_path / "run", "first", "red cat")
+    with process(folder, workers=workers) as (running, address):
+        assert best(address, "cat") == ["red cat"]
+        assert "uvicorn" not in str(httpx.get(f"{address}/").headers)
+        with Load(address) as load:
+            write(folder, "second", "blue cat", "red cat")
+            until(lambda: all(best(address, "blue cat")[:1] == ["blue cat"] for _ in range(10)))
+            (folder / "config.json").write_text("")  # cannot be opened: the old one stays
+            time.sleep(1.2)
+            assert best(address, "blue cat")[0] == "blue cat"
+            write(folder, "third", "green cat", "red cat")
+            until(lambda: all(best(address, "green cat")[:1] == ["green cat"] for _ in range(10)))
+        assert load.wrong == []
+        numbers = httpx.get(f"{address}/metrics").text
+        assert re.search(r'longtail_reloads_total\{model="first",result="failed"\} [1-9]', numbers)
+        assert float(re.search(r'requests_total\{path="/v1/predict",status="200"\} (\S+)', numbers)[1]) >= load.answers
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(10) == 0
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{address}/healthz")
+
+
+def test_sighup_opens_the_folder_again(tmp_path):
+    folder = write(tmp_path / "run", "first", "red cat")
+    with process(folder) as (running, address):
+        assert httpx.post(f"{address}/v1/labels", json={"labels": [{"text": "lost bird"}]}).status_code == 200
+        assert best(address, "bird") == ["lost bird"]  # the double keeps it in memory only
+        running.send_signal(signal.SIGHUP)
+        until(lambda: best(address, "bird") == [])
+        running.send_signal(signal.SIGINT)
+        assert running.wait(10) == 0
+
+
+def children(pid: int) -> list[int]:
+    """Find the worker processes of a supervisor."""
+    tasks = Path(f"/proc/{pid}/task/{pid}/children")
+    if not tasks.exists():
+        pytest.skip("this system does not tell the children of a process")
+    found = [int(child) for child in tasks.read_text().split()]
+    return [child for child in found if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def test_a_dead_worker_is_replaced_and_workers_do_not_outlive_their_supervisor(tmp_path):
+    with process(write(tmp_path / "run", "first", "red cat"), workers=2) as (running, address):
+        before = children(running.pid)
+        assert len(before) == 2
+        os.kill(before[0], signal.SIGKILL)
+        until(lambda: len(set(children(running.pid)) - set(before)) == 1)
+        until(lambda: all(best(address, "cat") for _ in range(5)))
+        workers = children(running.pid)
+        running.kill()
+        running.wait()
+        until(lambda: not any(Path(f"/proc/{worker}/cmdline").exists() for worker in workers))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_folder_that_cannot_be_opened_ends_the_start(tmp_path, workers):
+    folder = write(tmp_path / "run", "")
+    (folder / "config.json").write_text("")
+    with process(folder, workers=workers) as (running, address):
+        assert address.endswith(":")
+        assert running.wait(10) != 0
+
+
+def test_the_command_passes_everything_on(monkeypatch):
+    seen = []
+
+    def serve(settings, listener, started):
+        seen.append(settings)
+        listener.close()
+        return 0
+
+    monkeypatch.setattr("longtail.serve.run.serve", serve)
+    arguments = ["serve", "a", "b", "--port", "0", "--workers", "3", "--host", "0.0.0.0"]
+    done = CliRunner().invoke(app, arguments, env={"LONGTAIL_API_KEY": "secret"})
+    assert done.exit_code == 0, done.output
+    assert seen[0].runs == (Path("a"), Path("b"))
+    assert (seen[0].workers, seen[0].host, seen[0].api_key, seen[0].insecure) == (3, "0.0.0.0", "secret", False)
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    call = [sys.executable, "-c", "from longtail.cli import main; main()", "serve", *arguments]
+    environment = {name: value for name, value in os.environ.items() if name != "LONGTAIL_API_KEY"}
+    return subprocess.run(call, capture_output=True, text=True, check=False, env=environment)
+
+
+def test_what_the_command_refuses(tmp_path):
+    open_to_all = command(str(tmp_path), "--host", "0.0.0.0")
+    assert (open_to_all.returncode, open_to_all.stdout) == (3, "")
+    assert "--api-key" in open_to_all.stderr
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        busy = command(str(tmp_path), "--port", str(taken.getsockname()[1]))
+    assert busy.returncode == 5
+    assert "another --port" in busy.stderr
+    assert "Traceback" not in open_to_all.stderr + busy.stderr
