@@ -11,7 +11,7 @@ SOURCE = ROOT / "src" / "longtail"
 ORDER = [
     "errors", "types", "files", "recipe", "data", "labels", "augment", "encoders", "shortlists", "classifiers",
     "losses", "model", "training", "index", "predictions", "metrics", "comparison", "report", "recipes", "pipeline",
-    "bench", "serve", "cli",
+    "estimator", "bench", "serve", "cli",
 ]  # fmt: skip
 INSIDE = {
     "data": [
@@ -29,14 +29,34 @@ INSIDE = {
     ],
     "labels": ["propensity", "blocks", "walk", "graph", "tree", "curves", "calibration", "lookup"],
     "augment": ["soft", "gandalf", "mixed", "labelmix", "mixup", "synonyms"],
-    "shortlists": ["inverted", "lexical", "exact", "nearest", "vectors", "blend", "pool"],
-    "training": ["settings", "tables", "checkpoint", "loop", "network"],
+    "shortlists": [
+        "inverted",
+        "lexical",
+        "exact",
+        "nearest",
+        "pool",
+        "meta",
+        "near",
+        "vectors",
+        "blend",
+    ],
+    "training": ["settings", "tables", "checkpoint", "logs", "loop", "network", "stages"],
     "serve": [
-        "protocol", "settings", "messages", "access", "schemas", "openapi", "gauges", "shelf", "batching", "routes",
-        "app", "run",
+        "protocol",
+        "settings",
+        "messages",
+        "access",
+        "schemas",
+        "openapi",
+        "gauges",
+        "shelf",
+        "batching",
+        "routes",
+        "app",
+        "run",
     ],
     "bench": ["suite", "changes", "peers", "job", "lines", "table"],
-    "encoders": ["bag", "layers"],
+    "encoders": ["inputs", "bag", "convolutional", "encoding", "modules"],
 }
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from longtail.data.dataset import Dataset, Split
     from longtail.data.formats import load, write
     from longtail.errors import DataError, LongtailError, ModelError, RecipeError, ResourceError
+    from longtail.estimator import LongtailClassifier
     from longtail.metrics import Evaluation
     from longtail.model import Model
     from longtail.pipeline import evaluate, fit
@@ -29,6 +30,7 @@ _PLACES = {
     "longtail.data.dataset": ("Dataset", "Split"),
     "longtail.data.formats": ("load", "write"),
     "longtail.errors": ("DataError", "LongtailError", "ModelError", "RecipeError", "ResourceError"),
+    "longtail.estimator": ("LongtailClassifier",),
     "longtail.metrics": ("Evaluation",),
     "longtail.model": ("Model",),
     "longtail.pipeline": ("evaluate", "fit"),
@@ -39,8 +41,8 @@ _WHERE = {name: module for module, names in _PLACES.items() for name in names}
 
 __version__ = "0.1.0"
 __all__ = [
-    "DataError", "Dataset", "Evaluation", "LongtailError", "Model", "ModelError", "Recipe", "RecipeError",
-    "ResourceError", "Split", "TopK", "evaluate", "find_recipe", "fit", "load", "write",
+    "DataError", "Dataset", "Evaluation", "LongtailClassifier", "LongtailError", "Model", "ModelError", "Recipe",
+    "RecipeError", "ResourceError", "Split", "TopK", "evaluate", "find_recipe", "fit", "load", "write",
 ]  # fmt: skip
 
 

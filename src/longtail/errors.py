@@ -2,6 +2,7 @@
 
 LongtailError            1
 ├── DataError            3   an input file or value is wrong: file, line, what was found, what to do
+│   └── BadArgument      3   the same, and a ValueError too, as scikit-learn expects of an estimator
 ├── ModelError           3   a model folder cannot be used
 ├── RecipeError          4   a recipe name, field or value is wrong
 └── ResourceError        5   memory, disk or an optional package is missing
@@ -34,6 +35,10 @@ class DataError(LongtailError):
         self.found, self.file, self.line, self.remedy = found, str(file), line, remedy
         where = f"{file}:{line}: " if file and line else f"{file}: " if file else ""
         super().__init__(where + found + (f"; {remedy}" if remedy else ""))
+
+
+class BadArgument(DataError, ValueError):
+    """What was given to an estimator is wrong."""
 
 
 class ModelError(LongtailError):

@@ -1,0 +1,228 @@
+"""TEXTS + INDICATORS → A SCIKIT-LEARN CLASSIFIER, for pipelines and grid searches. Needs the extra `sklearn`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from longtail.data.dataset import Labels, Split
+from longtail.errors import BadArgument, MissingExtra
+from longtail.pipeline import fit
+from longtail.recipe import Recipe, find_recipe
+from longtail.types import Floats, LabelMatrix, Texts, TopK, contains, label_matrix, no_pairs
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.utils.validation import check_is_fitted
+except ImportError:
+    raise MissingExtra("scikit-learn", "sklearn") from None
+
+CANDIDATES = 100  # labels of a text that get a probability
+HELD, FEW = 0.1, 20  # the share of the points that probabilities are calibrated on; with fewer points they are not
+Names: TypeAlias = Sequence[str] | Mapping[Any, str]
+
+
+class LongtailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Fit a recipe to texts and their labels.
+
+    `recipe` is a name or a Recipe, `settings` changes it as `--set` does: {"training.epochs": 5}. `label_texts` are the
+    texts of the labels: one for each column of a label matrix, or by name; a name that no point has is a label too.
+    `predict` returns the best `top` labels of each text whose probability is at least `threshold`.
+
+    Probabilities are shares of the scores of a text (a softmax), good for order and for comparing the labels of one
+    text. With `calibrate` they mean what they say: a tenth of the points is held out to learn how often a score is
+    right, and the recipe is fitted twice.
+
+    Labels are a matrix (sparse or dense, one column each), or a list of names for each text. For cross-validation of
+    lists give `cv=KFold(…)`: scikit-learn itself can only cut matrices. `score` is P@1.
+
+    >>> model = LongtailClassifier("knn", top=1).fit(["red cat", "old dog"], [["cat"], ["dog"]])
+    >>> model.predict(["my cat"]).toarray(), model.classes_.tolist()
+    (array([[1, 0]]), ['cat', 'dog'])
+    """
+
+    def __init__(
+        self,
+        recipe: str | Recipe = "frugal",
+        *,
+        settings: Mapping[str, Any] | None = None,
+        label_texts: Names | None = None,
+        top: int = 5,
+        threshold: float = 0.0,
+        calibrate: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.recipe = recipe
+        self.settings = settings
+        self.label_texts = label_texts
+        self.top = top
+        self.threshold = threshold
+        self.calibrate = calibrate
+        self.seed = seed
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = False
+        tags.input_tags.string = True
+        tags.target_tags.required = True
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = False
+        tags.classifier_tags.multi_label = True
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    def fit(self, texts: Iterable[str], y: Any = None, *, label_texts: Names | None = None) -> Self:
+        """Fit to texts and their labels; label texts given here come before those of the constructor."""
+        points = _texts(texts)
+        if y is None:
+            raise BadArgument(
+                "requires y to be passed, but the target y is None", remedy="give the labels of the texts"
+            )
+        known = self.label_texts if label_texts is None else label_texts
+        self.classes_, targets = _targets(y, known)
+        if targets.shape[0] != len(points):
+            raise BadArgument(
+                f"{len(points)} texts and labels for {targets.shape[0]}", remedy="give labels to each text"
+            )
+        meant = Labels(len(self.classes_), _label_texts(self.classes_, known, given=not _is_matrix(y)))
+        train = Split("train", meant, targets, no_pairs(targets.shape), points, dataset="data")
+        recipe = self._recipe()
+        self.curve_ = None
+        if self.calibrate and len(train) >= FEW:
+            kept, apart = train.divide(HELD, seed=self.seed)
+            trial = fit(recipe, kept)
+            self.curve_ = _curve(trial.predict_split(apart, min(CANDIDATES, len(meant))), apart.targets)
+        self.model_ = fit(recipe, train)
+        return self
+
+    def predict(self, texts: Iterable[str]) -> sp.csr_array:
+        """Return an indicator matrix (N, L): 1 for the best `top` labels that reach the threshold."""
+        found, chances = self._chances(texts, self.top)
+        kept = (found.labels >= 0) & (chances >= self.threshold)
+        return _matrix(found, np.ones_like(chances), kept, len(self.classes_), np.int64)
+
+    def predict_proba(self, texts: Iterable[str]) -> sp.csr_array:
+        """Return the probabilities (N, L) of the best labels of each text; all others are 0."""
+        found, chances = self._chances(texts, CANDIDATES)
+        return _matrix(found, chances, found.labels >= 0, len(self.classes_), np.float32)
+
+    def score(self, texts: Iterable[str], y: Any) -> float:
+        """Return P@1: the share of the texts whose best label is right."""
+        found, _ = self._chances(texts, 1)
+        if _is_matrix(y):
+            targets = _targets(y, None)[1]
+        else:
+            places = {name: place for place, name in enumerate(self.classes_.tolist())}
+            targets = _rows([[name for name in row if name in places] for row in y], places)
+        return float(contains(targets, found.labels).mean()) if len(found) else 0.0
+
+    def _recipe(self) -> Recipe:
+        """Find the recipe and change it as asked."""
+        recipe = find_recipe(self.recipe)
+        for path, value in (self.settings or {}).items():
+            recipe = recipe.override(path, value)
+        return recipe.override("seed", self.seed)
+
+    def _chances(self, texts: Iterable[str], k: int) -> tuple[TopK, Floats]:
+        """Predict the k best labels, with their probabilities (N, k)."""
+        check_is_fitted(self, "model_")
+        wide = min(max(k, CANDIDATES), len(self.classes_))
+        top = self.model_.predict(_texts(texts), wide)
+        found = top.labels >= 0
+        scores = np.where(found, top.scores, -np.inf)
+        if self.curve_ is not None:
+            steep, height = self.curve_
+            chances = np.where(found, 1 / (1 + np.exp(-steep * np.where(found, scores, 0) - height)), 0)
+        else:
+            best = np.where(found.any(1), scores.max(1, initial=-np.inf), 0)
+            chances = np.exp(scores - best[:, None])  # exp(-inf) is 0
+            chances /= np.maximum(chances.sum(1, keepdims=True), np.finfo(np.float32).tiny)
+        k = min(k, wide)
+        return TopK(top.labels[:, :k], top.scores[:, :k], top.names), chances[:, :k].astype(np.float32)
+
+
+def _texts(texts: Iterable[str]) -> Texts:
+    """Take a column of texts, from a list, an array or a table."""
+    if isinstance(texts, str):
+        raise BadArgument("one text was given", remedy="give a list of texts")
+    shape = getattr(texts, "shape", None)
+    if shape is not None and len(shape) == 2 and shape[1] == 1:
+        texts = np.asarray(texts)[:, 0]  # a table with one column
+    elif shape is not None and len(shape) != 1:
+        raise BadArgument(f"texts of shape {tuple(shape)}", remedy="give one text for each point")
+    column = list(texts)
+    wrong = next((entry for entry in column if not isinstance(entry, str)), None)
+    if wrong is not None:
+        raise BadArgument(f"{wrong!r} is not a text", remedy="give strings; numbers are no texts")
+    return Texts([str(entry) for entry in column])
+
+
+def _is_matrix(labels: Any) -> bool:
+    """Tell label matrices from lists of names."""
+    return sp.issparse(labels) or (getattr(labels, "ndim", 0) == 2 and np.asarray(labels).dtype.kind in "biuf")
+
+
+def _targets(labels: Any, known: Names | None) -> tuple[NDArray[Any], LabelMatrix]:
+    """Read the labels of all texts as (classes, targets)."""
+    if _is_matrix(labels):
+        matrix = sp.csr_array(labels, dtype=np.float32)
+        if matrix.nnz and not 0 <= matrix.data.min() <= matrix.data.max() <= 1:
+            raise BadArgument(
+                "a label matrix holds values outside 0 … 1", remedy="1 where a text has the label, else 0"
+            )
+        points, width = (int(size) for size in matrix.shape)
+        return np.arange(width), label_matrix(matrix.indptr, matrix.indices, (points, width), matrix.data)
+    rows = [row if isinstance(row, Iterable) and not isinstance(row, str) else None for row in labels]
+    if any(row is None for row in rows):
+        raise BadArgument("labels are neither a matrix nor lists of names", remedy='write [["cat", "red"], ["dog"]]')
+    lists = [list(row) for row in rows if row is not None]
+    names = {name for row in lists for name in row} | (set(known) if isinstance(known, Mapping) else set())
+    try:
+        classes = sorted(names)
+    except TypeError:
+        raise BadArgument("label names of several types", remedy="use strings or whole numbers, not both") from None
+    return np.array(classes), _rows(lists, {name: place for place, name in enumerate(classes)})
+
+
+def _rows(lists: list[list[Any]], places: Mapping[Any, int]) -> LabelMatrix:
+    """Turn lists of names into a label matrix."""
+    starts = np.concatenate([[0], np.cumsum([len(row) for row in lists])]).astype(np.int64)
+    labels = np.fromiter((places[name] for row in lists for name in row), np.int64)
+    return label_matrix(starts, labels, (len(lists), len(places)))
+
+
+def _label_texts(classes: NDArray[Any], known: Names | None, *, given: bool) -> Texts | None:
+    """Find the text of every label; names that were given are texts themselves."""
+    if known is None:
+        return Texts(str(name) for name in classes.tolist()) if given else None
+    if isinstance(known, Mapping):
+        missing = next((name for name in classes.tolist() if name not in known), None)
+        if missing is not None:
+            raise BadArgument(f"label {missing!r} has no text", remedy="give every label a text")
+        return Texts(known[name] for name in classes.tolist())
+    if len(known) != len(classes):
+        raise BadArgument(f"{len(known)} label texts for {len(classes)} labels", remedy="give one for each label")
+    return Texts(list(known))
+
+
+def _curve(top: TopK, targets: LabelMatrix) -> tuple[float, float] | None:
+    """Learn how often a score is right: the slope and the height of a logistic curve."""
+    found = top.labels >= 0
+    right = contains(targets, top.labels)[found]
+    if right.all() or not right.any():
+        return None
+    line = LogisticRegression(C=1e6).fit(top.scores[found][:, None], right)
+    return float(line.coef_[0, 0]), float(line.intercept_[0])
+
+
+def _matrix(top: TopK, values: NDArray[Any], kept: NDArray[np.bool_], width: int, kind: type) -> sp.csr_array:
+    """Put values (N, k) into a sparse matrix (N, L)."""
+    cells = np.nonzero(kept)[0], top.labels[kept]
+    matrix: sp.csr_array = sp.csr_array((values[kept].astype(kind), cells), shape=(len(top), width))
+    matrix.sort_indices()
+    return matrix
