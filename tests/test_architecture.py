@@ -10,8 +10,8 @@ from conftest import ROOT
 SOURCE = ROOT / "src" / "longtail"
 ORDER = [
     "errors", "types", "files", "recipe", "data", "labels", "augment", "encoders", "shortlists", "classifiers",
-    "losses", "model", "training", "index", "predictions", "metrics", "comparison", "report", "recipes", "pipeline",
-    "estimator", "bench", "serve", "cli",
+    "losses", "model", "training", "index", "predictions", "metrics", "comparison", "report", "page", "recipes",
+    "pipeline", "estimator", "bench", "serve", "cli",
 ]  # fmt: skip
 INSIDE = {
     "data": [
@@ -29,17 +29,7 @@ INSIDE = {
     ],
     "labels": ["propensity", "blocks", "walk", "graph", "tree", "curves", "calibration", "lookup"],
     "augment": ["soft", "gandalf", "mixed", "labelmix", "mixup", "synonyms"],
-    "shortlists": [
-        "inverted",
-        "lexical",
-        "exact",
-        "nearest",
-        "pool",
-        "meta",
-        "near",
-        "vectors",
-        "blend",
-    ],
+    "shortlists": ["inverted", "lexical", "exact", "nearest", "pool", "meta", "near", "vectors", "blend"],
     "training": ["settings", "tables", "checkpoint", "logs", "loop", "network", "stages"],
     "serve": [
         "protocol",
@@ -56,7 +46,7 @@ INSIDE = {
         "run",
     ],
     "bench": ["suite", "changes", "peers", "job", "lines", "table"],
-    "encoders": ["inputs", "bag", "convolutional", "encoding", "modules"],
+    "encoders": ["inputs", "head", "bag", "convolutional", "modules", "encoding"],
 }
 
 

@@ -17,7 +17,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 
 from longtail.encoders.bag import Bag
 from longtail.encoders.convolutional import Cnn, Inception
-from longtail.encoders.encoding import Activation, Head
+from longtail.encoders.head import Activation, Head
 from longtail.encoders.inputs import Bags, Inputs, Ordered
 from longtail.errors import ModelError
 from longtail.types import Floats

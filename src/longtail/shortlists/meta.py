@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from pydantic import Field
 
-from longtail.encoders.encoding import Arrays, Head
+from longtail.encoders.head import Arrays, Head
 from longtail.errors import ModelError
 from longtail.labels.tree import Clusters
 from longtail.recipe import Part, record

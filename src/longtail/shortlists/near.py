@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from scipy.special import expit
 
-from longtail.encoders.encoding import Arrays
+from longtail.encoders.head import Arrays
 from longtail.files import matrix_arrays, matrix_of
 from longtail.recipe import record
 from longtail.shortlists.nearest import centroids, fused, nearest

@@ -15,7 +15,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.data.tokens import Words
-from longtail.encoders.encoding import Encoding, Head, encoding_of
+from longtail.encoders.encoding import Encoding, encoding_of
+from longtail.encoders.head import Head
 from longtail.encoders.inputs import Inputs
 from longtail.errors import ModelError
 from longtail.files import read_arrays, write_arrays
