@@ -10,7 +10,7 @@ from conftest import ROOT
 SOURCE = ROOT / "src" / "longtail"
 ORDER = [
     "errors", "types", "files", "recipe", "data", "labels", "augment", "encoders", "shortlists", "classifiers",
-    "losses", "model", "training", "index", "predictions", "metrics", "comparison", "report", "page", "recipes",
+    "losses", "probabilities", "model", "training", "index", "predictions", "metrics", "comparison", "report", "page", "recipes",
     "pipeline", "estimator", "bench", "serve", "cli",
 ]  # fmt: skip
 INSIDE = {
@@ -43,6 +43,7 @@ INSIDE = {
         "batching",
         "routes",
         "app",
+        "wire",
         "run",
     ],
     "bench": ["suite", "changes", "peers", "job", "lines", "table"],

@@ -14,6 +14,7 @@ import uvicorn
 from serve.double import Double
 
 from longtail.serve.app import create_app
+from longtail.serve.run import configured
 from longtail.serve.settings import Limits, Settings
 
 ANIMALS = ["red cat", "old dog", "wild fox", "small brown mouse", "cat and dog"]
@@ -27,8 +28,7 @@ def running(*indexes, limits=None, **wishes):
     settings = Settings(runs, port=0, limits=limits or Limits(), **wishes)
     app = create_app(settings, indexes=indexes)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(app, log_config=None, log_level="error", lifespan="on", ws="none")
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(configured(app, settings.limits))
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:

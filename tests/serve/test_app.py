@@ -117,7 +117,7 @@ def test_labels_are_added_queried_at_once_removed_and_brought_back(start):
     for _ in range(2):
         client.post("/v1/labels/undo", json={})
     nothing = client.post("/v1/labels/undo", json={})
-    assert (nothing.status_code, nothing.json()["detail"]) == (422, "there is no change to take back")
+    assert (nothing.status_code, nothing.json()["detail"]) == (409, "there is no change to take back")
     assert client.request("DELETE", "/v1/labels", json={"labels": [5]}).status_code == 404
 
 

@@ -33,7 +33,7 @@ def test_every_operation_keeps_its_word(case, client):
 
 @pytest.mark.slow
 @schema.parametrize()
-@settings(max_examples=200, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=150, deadline=None, suppress_health_check=QUIET)
 def test_every_operation_keeps_its_word_for_long(case, client):
     case.call_and_validate(base_url=str(client.base_url))
 

@@ -130,7 +130,7 @@ class Service:
     def _allowed(self, path: str) -> bytes:
         """List the methods of a path; Starlette names those of one route only."""
         routes = [route for route in self.app.routes if isinstance(route, APIRoute) and route.path_regex.match(path)]
-        return ", ".join(sorted({method for route in routes for method in route.methods})).encode()
+        return ", ".join(sorted({method for route in routes for method in route.methods or ()})).encode()
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:

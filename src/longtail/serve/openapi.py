@@ -20,6 +20,7 @@ REASONS = {
     403: "Sent by another web page.",
     404: "No such model or label.",
     408: "The body did not arrive in time.",
+    409: "There is nothing to take back.",
     413: "The body is too long.",
     415: "The body is not JSON.",
     422: "A field is wrong; the message says which.",
@@ -29,7 +30,7 @@ REASONS = {
     507: "The disk is full; nothing was changed.",
 }
 ASKING = (400, 401, 404, 408, 413, 422, 429, 503, 504)
-CHANGING = (*ASKING, 403, 415, 507)
+CHANGING = (*ASKING, 403, 409, 415, 507)
 
 
 def _content(schema: type[BaseModel]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
+from longtail.errors import DataError
 from longtail.serve.access import Access
 from longtail.serve.batching import Batcher, Wish
 from longtail.serve.messages import Answer, Asked, Receive, Refusal, Scope, Send, answer_to, encode, parse, read_body
@@ -141,7 +142,10 @@ class Routes:
         served = self.shelf.find((await self.body(UndoRequest, scope, receive)).model)
 
         def ask() -> dict[str, Any]:
-            served.index.undo()
+            try:
+                served.index.undo()
+            except DataError as reason:
+                raise Refusal(409, str(reason)) from None
             return {"labels": [], "count": len(served.index.labels)}
 
         return Answer(encode(await self.batcher.call(ask)))

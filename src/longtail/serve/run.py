@@ -29,8 +29,10 @@ import uvicorn
 from prometheus_client.multiprocess import mark_process_dead
 
 from longtail.errors import LongtailError, ResourceError
+from longtail.serve.app import Service, create_app
 from longtail.serve.gauges import SHARED
-from longtail.serve.settings import Settings
+from longtail.serve.settings import Limits, Settings
+from longtail.serve.wire import Wire
 
 log = logging.getLogger("longtail.serve")
 STOPPING = (signal.SIGINT, signal.SIGTERM)
@@ -59,6 +61,24 @@ def listen(settings: Settings) -> socket.socket:
 def serve(settings: Settings, listener: socket.socket, *, started: Callable[[], None] = lambda: None) -> int:
     """Serve until a signal comes; return the exit code. `started` is called when requests are taken."""
     return _work(settings, listener, started) if settings.workers == 1 else _supervise(settings, listener, started)
+
+
+def configured(service: Service, limits: Limits) -> uvicorn.Config:
+    """Choose how uvicorn runs the service: quick, silent, nothing that is not needed."""
+    return uvicorn.Config(
+        service,
+        http=Wire,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=int(limits.stop),
+        backlog=1024,
+    )
 
 
 class _Server(uvicorn.Server):
@@ -98,8 +118,6 @@ def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
 
 def _work(settings: Settings, listener: socket.socket, started: Callable[[], None]) -> int:
     """Serve in this process."""
-    from longtail.serve.app import create_app  # noqa: PLC0415 - after the environment of a worker is set
-
     service = create_app(settings)
     tasks: set[asyncio.Task[None]] = set()
 
@@ -108,22 +126,9 @@ def _work(settings: Settings, listener: socket.socket, started: Callable[[], Non
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    config = uvicorn.Config(
-        service,
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        ws="none",
-        lifespan="on",
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=int(settings.limits.stop),
-        backlog=1024,
-    )
     gc.collect()
     gc.freeze()  # the model lives as long as the process: the collector need not walk over it
-    _Server(config, started, reload).run([listener])
+    _Server(configured(service, settings.limits), started, reload).run([listener])
     return 0
 
 
