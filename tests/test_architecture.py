@@ -10,8 +10,8 @@ from conftest import ROOT
 SOURCE = ROOT / "src" / "longtail"
 ORDER = [
     "errors", "types", "files", "recipe", "data", "labels", "augment", "encoders", "shortlists", "classifiers",
-    "losses", "probabilities", "model", "training", "index", "predictions", "metrics", "comparison", "report", "page", "recipes",
-    "pipeline", "estimator", "bench", "serve", "cli",
+    "losses", "probabilities", "model", "training", "explanations", "index", "predictions", "metrics", "comparison",
+    "report", "page", "recipes", "pipeline", "estimator", "bench", "serve", "cli",
 ]  # fmt: skip
 INSIDE = {
     "data": [

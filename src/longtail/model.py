@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,18 @@ from numpy.typing import NDArray
 from longtail.data.dataset import Labels, Split
 from longtail.data.tokens import Words
 from longtail.errors import DataError, ModelError, RecipeError
-from longtail.files import read_json, whole_folder, write_json
+from longtail.files import (
+    matrix_arrays,
+    matrix_of,
+    read_arrays,
+    read_json,
+    read_texts,
+    whole_folder,
+    write_arrays,
+    write_json,
+    write_texts,
+)
+from longtail.probabilities import Probabilities
 from longtail.recipe import Recipe, recipe_of
 from longtail.shortlists.blend import candidates
 from longtail.shortlists.lexical import Lexical, LexicalIndex
@@ -33,6 +44,34 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 BLOCK = 1024  # texts scored at once
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """The original training points, kept so that predictions can be explained and searches measured."""
+
+    texts: Texts  # (N,)
+    targets: LabelMatrix  # (N, L)
+
+    def save(self, folder: Path) -> None:
+        """Write points.arrow and points.safetensors."""
+        write_texts(folder / "points.arrow", {"text": self.texts})
+        write_arrays(folder / "points.safetensors", matrix_arrays("targets", self.targets))
+
+    @classmethod
+    def load(cls, folder: Path) -> Examples | None:
+        """Open what `save` wrote, if it is there."""
+        if not (folder / "points.arrow").exists():
+            return None
+        made = cls(
+            read_texts(folder / "points.arrow")["text"],
+            matrix_of(read_arrays(folder / "points.safetensors"), "targets"),
+        )
+        if len(made.texts) != made.targets.shape[0]:
+            raise ModelError(
+                f"{folder}: there are {len(made.texts)} points and {made.targets.shape[0]} targets of them"
+            )
+        return made
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +88,8 @@ class Model:
     vectors: VectorIndex | None = None
     sequences: Sequences | None = None  # the vocabulary of encoders that read words in order
     metrics: dict[str, Any] = field(default_factory=dict)
+    examples: Examples | None = None
+    probabilities: Probabilities | None = None  # of scores; None where no points were held out
 
     def __repr__(self) -> str:
         return f"Model({self.recipe.name}: {len(self.labels):,} labels, {self.points:,} points of {self.dataset})"
@@ -106,7 +147,7 @@ class Model:
                     columns[name] = texts.array
             pq.write_table(pa.table(columns), folder / "labels.parquet")
             self.words.save(folder)
-            for part in (self.lexical, self.vectors, self.sequences):
+            for part in (self.lexical, self.vectors, self.sequences, self.examples, self.probabilities):
                 if part is not None:
                     part.save(folder)
             write_json(folder / "metrics.json", self.metrics)
@@ -114,49 +155,56 @@ class Model:
             config = {"schema": SCHEMA, "recipe": self.recipe.dump(), "labels": len(self.labels), "points": self.points}
             config |= {
                 "dataset": self.dataset,
-                "files": {file.name: _checksum(file) for file in sorted(folder.iterdir())},
+                "files": {file.name: checksum(file) for file in sorted(folder.iterdir())},
             }
-            write_json(folder / "config.json", config | {"checksum": _seal(config)})
+            write_config(folder, config)
 
     @classmethod
-    def load(cls, path: str | Path) -> Model:
-        """Open a model folder after checking that every file is the one that was written."""
-        folder = Path(path)
-        config = read_json(folder / "config.json")
-        if config.get("schema") != SCHEMA:
-            raise ModelError(f"{folder}: schema {config.get('schema')!r}, this version reads {SCHEMA}; train again")
-        if config.get("checksum") != _seal({name: value for name, value in config.items() if name != "checksum"}):
-            raise ModelError(f"{folder / 'config.json'}: changed since it was written; train again or copy it again")
-        try:
-            for name, expected in config["files"].items():
-                if Path(name).name != name or _checksum(folder / name) != expected:
-                    raise ModelError(f"{folder / name}: changed since it was written; train again or copy it again")
-            table = pq.read_table(folder / "labels.parquet")
-            held = {name: Texts(table[name]) for name in ("text", "id") if name in table.column_names}
-            labels = Labels(int(config["labels"]), held.get("text"), held.get("id"))
-            recipe = recipe_of(config["recipe"])
-            words, lexical, vectors, sequences = Words.load(folder), None, None, None
-            if isinstance(recipe.lexical, Lexical):
-                lexical = LexicalIndex.load(folder, words, recipe.lexical)
-            if (folder / "tokenizer.json").exists():
-                from longtail.data.sequences import Sequences  # noqa: PLC0415  (for the models that need it)
+    def load(cls, path: str | Path, *, verify: bool = True) -> Model:
+        """Open a model folder after checking that every file is the one that was written.
 
-                sequences = Sequences.load(folder)
-            if recipe.encoder is not None:
-                vectors = VectorIndex.load(folder, recipe, words, sequences)
-            frequencies = table["frequency"].to_numpy()
-            counts = {len(labels), len(frequencies)}
-            counts |= {lexical.targets.shape[1], lexical.near.groups[0].shape[0]} if lexical else set()
-            counts |= {len(vectors.labels)} if vectors else set()
-            if len(counts) > 1:
-                raise ModelError(f"{folder}: its files disagree on the number of labels; train again")
-            metrics = read_json(folder / "metrics.json")
-            points, dataset = int(config["points"]), str(config["dataset"])
-            return cls(recipe, labels, frequencies, points, dataset, words, lexical, vectors, sequences, metrics)
+        Without `verify` the large files are not read whole: their headers, sizes and bounds are checked all the same.
+        """
+        folder = Path(path)
+        config = read_config(folder)
+        if verify:
+            verify_files(folder, config["files"])
+        try:
+            return cls._opened(folder, config)
         except RecipeError as reason:
             raise ModelError(f"{folder}: a recipe that this version does not know ({reason}); train again") from None
         except (KeyError, TypeError, ValueError, AttributeError, OSError, pa.ArrowException) as reason:
             raise ModelError(f"{folder}: damaged ({reason}); train again") from None
+
+    @classmethod
+    def _opened(cls, folder: Path, config: Mapping[str, Any]) -> Model:
+        """Put the parts of a folder together."""
+        table = pq.read_table(folder / "labels.parquet")
+        held = {name: Texts(table[name]) for name in ("text", "id") if name in table.column_names}
+        labels = Labels(int(config["labels"]), held.get("text"), held.get("id"))
+        recipe = recipe_of(config["recipe"])
+        words, lexical, vectors, sequences = Words.load(folder), None, None, None
+        if isinstance(recipe.lexical, Lexical):
+            lexical = LexicalIndex.load(folder, words, recipe.lexical)
+        if (folder / "tokenizer.json").exists():
+            from longtail.data.sequences import Sequences  # noqa: PLC0415  (for the models that need it)
+
+            sequences = Sequences.load(folder)
+        if recipe.encoder is not None:
+            vectors = VectorIndex.load(folder, recipe, words, sequences)
+        examples, frequencies = Examples.load(folder), table["frequency"].to_numpy()
+        counts = {len(labels), len(frequencies)} | {len(texts) for texts in held.values()}
+        counts |= {lexical.targets.shape[1], lexical.near.groups[0].shape[0]} if lexical else set()
+        counts |= {len(vectors.labels)} if vectors else set()
+        counts |= {examples.targets.shape[1]} if examples else set()
+        if len(counts) > 1:
+            raise ModelError(f"{folder}: its files disagree on the number of labels; train again")
+        metrics = read_json(folder / "metrics.json")
+        points, dataset = int(config["points"]), str(config["dataset"])
+        return cls(
+            recipe, labels, frequencies, points, dataset, words, lexical, vectors, sequences, metrics,
+            examples, Probabilities.load(folder),
+        )  # fmt: skip
 
     def card(self) -> str:
         """Write the model card."""
@@ -169,12 +217,42 @@ class Model:
         return "\n".join([*lines, "Use it: `longtail predict <this folder> texts.txt`.", ""])
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read the settings of a model folder and check their seal, their version and the names of the files."""
+    config = read_json(folder / "config.json")
+    if config.get("schema") != SCHEMA:
+        raise ModelError(f"{folder}: schema {config.get('schema')!r}, this version reads {SCHEMA}; train again")
+    if config.get("checksum") != _seal({name: value for name, value in config.items() if name != "checksum"}):
+        raise ModelError(f"{folder / 'config.json'}: changed since it was written; train again or copy it again")
+    files = config.get("files")
+    if not isinstance(files, dict) or any(Path(name).name != name for name in files):
+        raise ModelError(f"{folder / 'config.json'}: names files outside of the folder; do not use this model")
+    return config
+
+
+def write_config(folder: Path, config: Mapping[str, Any]) -> None:
+    """Write the settings of a model folder with their seal, whole or not at all."""
+    config = {name: value for name, value in config.items() if name != "checksum"}
+    write_json(folder / "config.json", config | {"checksum": _seal(config)})
+
+
+def verify_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Read files whole and compare their checksums."""
+    for name, expected in files.items():
+        try:
+            sound = checksum(folder / name) == expected
+        except OSError as reason:
+            raise ModelError(f"{folder / name}: cannot be read ({reason.strerror}); copy the folder again") from None
+        if not sound:
+            raise ModelError(f"{folder / name}: changed since it was written; train again or copy it again")
+
+
 def _seal(config: dict[str, Any]) -> str:
     """Hash the settings that a folder was written with."""
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
 
 
-def _checksum(path: Path) -> str:
+def checksum(path: Path) -> str:
     """Hash a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

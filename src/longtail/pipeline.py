@@ -16,13 +16,15 @@ from longtail.labels.blocks import held
 from longtail.labels.propensity import Propensity, frequencies
 from longtail.metrics import Evaluation
 from longtail.metrics import evaluate as measure
-from longtail.model import Model
+from longtail.model import Examples, Model
+from longtail.probabilities import fit_probabilities
 from longtail.recipe import Recipe, find_recipe
 from longtail.shortlists.blend import choose_blend
 from longtail.shortlists.lexical import Lexical
 from longtail.types import Progress
 
 PROCESS = 150_000_000  # bytes of Python and the libraries, where the system does not tell
+CALIBRATED = 10  # predictions of each held-out point that probabilities are fitted to
 HELD, MOST_HELD, FEW = 0.1, 3000, 20  # points held out to choose by; too few points to hold any out
 
 
@@ -75,11 +77,15 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
         )  # fmt: skip
         if chosen and points is not None and apart is not None and recipe.blend is None:
             settled = replace(settled, blend=choose_blend(vectors, chosen.fit(points, words), apart))
-    lexical = chosen.fit(whole, words) if chosen else None
     settled = replace(settled, lexical=chosen)
     original = train.original
     counts, labels = frequencies(original.targets), replace(train.labels, features=None)
-    return Model(settled, labels, counts, len(original), train.dataset, words, lexical, vectors, sequences)
+    model = Model(settled, labels, counts, len(original), train.dataset, words, None, vectors, sequences)
+    if points is not None and apart is not None:
+        model = replace(model, lexical=chosen.fit(points, words) if chosen else None)
+        model = replace(model, probabilities=fit_probabilities(model.predict_split(apart, CALIBRATED), apart.targets))
+    examples = None if original.texts is None else Examples(original.texts, original.targets)
+    return replace(model, lexical=chosen.fit(whole, words) if chosen else None, examples=examples)
 
 
 def _chooses(recipe: Recipe) -> bool:

@@ -1,0 +1,103 @@
+"""SCORES → PROBABILITIES: how often a label with such a score turned out to be right, on points that were held out.
+
+A monotone step function is fitted by pooling neighbours that stand in the wrong order (isotonic regression), and read
+with straight lines between its steps, so that a better score never gets a smaller probability.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longtail.errors import ModelError
+from longtail.files import read_arrays, write_arrays
+from longtail.types import Floats, LabelMatrix, TopK, contains
+
+FILE = "probabilities.safetensors"
+LEAST = 50  # predictions that are needed to say anything
+PRIOR = 1.0  # hits and misses that are added to each pool: no probability is quite 0 or 1
+
+
+@dataclass(frozen=True, eq=False)
+class Probabilities:
+    """Scores in ascending order and the probability of each; between them is a straight line.
+
+    >>> held = Probabilities.fit(np.linspace(0, 1, 100), np.arange(100) >= 50)
+    >>> [round(float(value), 2) for value in held(np.array([0.1, 0.9, -np.inf]))]
+    [0.01, 0.99, 0.0]
+    """
+
+    scores: Floats  # (S,)
+    values: Floats  # (S,)
+
+    @classmethod
+    def fit(cls, scores: NDArray[Any], hits: NDArray[Any]) -> Probabilities:
+        """Fit to predictions with their scores, and whether each was right."""
+        order = np.argsort(scores, kind="stable")
+        pools: list[list[float]] = []  # of each: hits, predictions, lowest and highest score
+        for score, hit in zip(np.asarray(scores)[order].tolist(), np.asarray(hits)[order].tolist(), strict=True):
+            pools.append([float(hit), 1.0, score, score])
+            while len(pools) > 1 and pools[-2][0] * pools[-1][1] >= pools[-1][0] * pools[-2][1]:
+                last = pools.pop()
+                pools[-1] = [pools[-1][0] + last[0], pools[-1][1] + last[1], pools[-1][2], last[3]]
+        places = [edge for _, _, low, high in pools for edge in (low, high)]
+        values = [(right + PRIOR / 2) / (count + PRIOR) for right, count, _, _ in pools for _ in range(2)]
+        return cls(np.asarray(places, np.float32), np.maximum.accumulate(np.asarray(values, np.float32)))
+
+    def __call__(self, scores: NDArray[Any]) -> Floats:
+        """Turn scores into probabilities; what is not there (-inf) has none."""
+        out = np.interp(scores, self.scores, self.values)
+        return np.where(np.isneginf(scores), 0, out).astype(np.float32)
+
+    def save(self, folder: Path) -> None:
+        """Write into a model folder."""
+        write_arrays(folder / FILE, {"scores": self.scores, "values": self.values})
+
+    @classmethod
+    def load(cls, folder: Path) -> Probabilities | None:
+        """Open what `save` wrote, if it is there."""
+        if not (folder / FILE).exists():
+            return None
+        held = read_arrays(folder / FILE)
+        made = cls(held["scores"], held["values"])
+        sound = made.scores.ndim == 1 and made.scores.shape == made.values.shape and len(made.scores)
+        if not sound or (np.diff(made.scores) < 0).any() or not ((made.values >= 0) & (made.values <= 1)).all():
+            raise ModelError(f"{folder / FILE}: not a rising curve of probabilities; train again")
+        return made
+
+
+def fit_probabilities(top: TopK, targets: LabelMatrix) -> Probabilities | None:
+    """Fit to predictions of points whose labels are known; None where they are too few to say anything."""
+    found = top.labels >= 0
+    if found.sum() < LEAST:
+        return None
+    return Probabilities.fit(top.scores[found], contains(targets, top.labels)[found])
+
+
+class Reliability(NamedTuple):
+    """Predictions with about the same probability: what was promised, what came true, and how many they are."""
+
+    predicted: float
+    observed: float
+    count: int
+
+
+def reliability(probabilities: NDArray[Any], hits: NDArray[Any], bins: int = 10) -> list[Reliability]:
+    """Compare promised and observed shares in bins of equal width; empty ones are left out.
+
+    >>> reliability(np.array([0.1, 0.15, 0.9]), np.array([False, False, True]), bins=2)
+    [Reliability(predicted=0.125, observed=0.0, count=2), Reliability(predicted=0.9, observed=1.0, count=1)]
+    """
+    promised = np.asarray(probabilities, np.float64).ravel()
+    right = np.asarray(hits).ravel()
+    place = np.minimum((promised * bins).astype(int), bins - 1)
+    rows = []
+    for number in range(bins):
+        own = place == number
+        if own.any():
+            rows.append(Reliability(float(promised[own].mean()), float(right[own].mean()), int(own.sum())))
+    return rows
