@@ -42,7 +42,7 @@ def decoupled_softmax(scores: Tensor, targets: Tensor, counted: Tensor | None, w
     -(1 / Σ_p y_p) Σ_p y_p log [ e^{s_p} / (e^{s_p} + Σ_{n: y_n = 0} e^{s_n}) ].  References: [DEXML]; methods §4.4, A5.
     """
     if counted is not None:
-        scores = scores.masked_fill(~counted, NEVER)
+        scores, targets = scores.masked_fill(~counted, NEVER), targets * counted
     negatives = scores.masked_fill(targets > 0, NEVER).logsumexp(dim=1)  # (B,)
     point, label = (targets > 0).nonzero(as_tuple=True)
     positive = scores[point, label]

@@ -88,7 +88,7 @@ class Recipe(Part):
 
     part: ClassVar[str] = "recipe"
     name: str
-    seed: int = pydantic.Field(default=0, ge=0)
+    seed: int = pydantic.Field(default=0, ge=0, lt=2**31)
     augment: tuple[Part, ...] = ()
     encoder: Part | None = None
     shortlist: Part | None = None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from longtail.data.tokens import Words
 from longtail.encoders.encoding import Encoding, encoding_of
@@ -88,7 +89,7 @@ class VectorIndex:
         """Add to given scores (N, k) the probability that this index gives the same labels: (N, L)."""
         held = labels >= 0
         rows = np.nonzero(held)[0]
-        added = 1 / (1 + np.exp(-self.pairs(texts, rows, labels[held])))
+        added = expit(self.pairs(texts, rows, labels[held]))
         starts = np.append(0, np.cumsum(held.sum(axis=1)))
         return sp.csr_array((scores[held] + added, labels[held], starts), shape=(len(texts), len(self.labels)))
 

@@ -76,7 +76,7 @@ class Loop:
         saved, order, losses = time.monotonic(), np.zeros(0, np.int64), list[float]()
         network, settings = self.network, self.settings
         network.dense.train()
-        with Log(folder, name, tensorboard=settings.tensorboard) as log:
+        with Log(folder, name, done=done, tensorboard=settings.tensorboard) as log:
             for step in range(done, self.total):
                 epoch, place = divmod(step, self.per_epoch)
                 if place == 0 or len(order) == 0:

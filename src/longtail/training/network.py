@@ -141,16 +141,16 @@ class Network:
         for mixed in mixes:
             embedded = self._mixed(embedded, mixed, partners, words, vectors)
         encoded = self.dense.encoder(embedded, draw)
+        weights = torch.from_numpy(data.weights[points]).to(self.device)
         counted, extra = None, None
         if pool is None:
-            pool, counted, extra = self._by_clusters(encoded, targets, draw)
+            pool, counted, extra = self._by_clusters(encoded, targets, weights, draw)
             encoded = encoded.detach() if self._detached(part) else encoded
         scores = self._scores(encoded, pool, texts, words, vectors, draw)
         if excluded.nnz:
             allowed = spread(excluded, pool, self.device) == 0
             counted = allowed if counted is None else counted & allowed
         wanted = spread(targets, pool, self.device)
-        weights = torch.from_numpy(data.weights[points]).to(self.device)
         loss = LOSSES[plan.loss](scores, wanted, counted, weights)
         return loss if extra is None else loss + extra
 
@@ -206,7 +206,7 @@ class Network:
         return isinstance(meta, Meta) and meta.framework == "synchronised" and part < meta.detached
 
     def _by_clusters(
-        self, encoded: Tensor, targets: LabelMatrix, draw: np.random.Generator
+        self, encoded: Tensor, targets: LabelMatrix, weights: Tensor, draw: np.random.Generator
     ) -> tuple[NDArray[np.int64], Tensor, Tensor]:
         """Score the clusters; give the union of all candidates, which of them each point sees, and a loss."""
         meta, clusters, dense = self.plan.shortlist, self.plan.clusters, self.dense
@@ -217,7 +217,7 @@ class Network:
         vectors = encoded if dense.meta_head is None else dense.meta_head(encoded, draw, share)
         scores = dense.meta_rows(dense.noise.drop(vectors, meta.dropout, draw))
         wanted = spread(clusters.targets(targets), np.arange(len(clusters)), self.device)
-        loss = binary_cross_entropy_mean(scores, wanted, None, torch.ones(len(scores), device=self.device))
+        loss = binary_cross_entropy_mean(scores, wanted, None, weights)
         with torch.no_grad():
             # Positives are lifted above every score, so that their clusters are always chosen.
             lifted = torch.sigmoid(scores.float()) + (wanted > 0)
@@ -278,9 +278,7 @@ class Network:
         settings = self.plan.encoder
         if isinstance(self.points.inputs, Bags):
             return BagEncoding(self.words, vectors, bool(getattr(settings, "relu", False)))
-        self.dense.encoder.eval()
         layers = {name: value.cpu().numpy().copy() for name, value in self.dense.encoder.state_dict().items()}
-        self.dense.encoder.train()
         return OrderedEncoding(self.words, vectors, settings, layers)  # type: ignore[arg-type]
 
     words: Any = None  # the vocabulary, for the index

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -24,12 +24,10 @@ class Training(Part):
     dense_rate: float = Field(default=0.001, gt=0)
     schedule: Literal["cosine", "linear", "constant", "onecycle", "step"] = "cosine"
     warmup: float = Field(default=0.1, ge=0, lt=1)  # share of the steps
-    halved: float = Field(
-        default=0.7, gt=0, le=1
-    )  # the share of the steps after which `step` halves the rate, again and again
+    halved: float = Field(default=0.7, gt=0, le=1)  # share of the steps after which `step` halves the rate, each time
     optimiser: Literal["adam", "adagrad"] = "adam"
     clustered: int = Field(default=1, ge=1)
-    augmented: float | Literal["choose"] = 1.0
+    augmented: Annotated[float, Field(ge=0)] | Literal["choose"] = 1.0
     patience: int | None = Field(default=None, ge=1)  # stop after so many epochs that are no better on held-out points
     curves: bool = False  # measure held-out points after every epoch, for log.csv
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"

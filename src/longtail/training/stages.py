@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from longtail.classifiers.linear import Linear
 from longtail.data.dataset import Split
@@ -35,7 +36,7 @@ from longtail.training.checkpoint import Checkpoint
 from longtail.training.loop import Loop, Validate
 from longtail.training.network import CHUNK, Network, Plan, Points
 from longtail.training.settings import Rerank, Surrogate, Training
-from longtail.types import Floats, LabelMatrix, Progress, Texts, contains, no_pairs
+from longtail.types import Floats, LabelMatrix, Progress, TopK, contains, no_pairs
 
 WEIGHTS = (0.3, 0.6, 1.0)  # of augmented points, that are tried
 EACH = 8  # labels of a cluster, where a recipe does not say how many clusters
@@ -92,7 +93,7 @@ def _stages(made: Material, settings: Training) -> VectorIndex:
         if isinstance(shortlist, Near):
             near = first.vectors_of(made.points.inputs)
             guide = NearGuide.build(shortlist, near, made.points.targets)
-            mined = _mined(guide, near, made.points.targets, shortlist.mined)
+            mined = _mined(guide, near, made.points, shortlist.mined)
     plan = Plan(
         cast(Part, recipe.encoder), cast(Part, shortlist), cast(Linear, recipe.classifier), recipe.loss, settings,
         frozen, _mixers(made), _replacer(made), _clusters(made) if isinstance(shortlist, Meta) else None, mined,
@@ -100,8 +101,10 @@ def _stages(made: Material, settings: Training) -> VectorIndex:
     network = _network(made, plan, made.points, vectors)
     _run(made, network, "training", settings, validate=_validate(made, network, guide))
     index = network.index()
-    if guide is not None:
-        index = _with_beta(replace(index, guide=guide), made.held, cast(Near, shortlist))
+    if guide is not None and isinstance(shortlist, Near):
+        if not frozen:  # what is near is asked in the space that the encoder has moved to
+            guide = NearGuide.build(shortlist, network.vectors_of(made.points.inputs), made.points.targets)
+        index = _with_beta(replace(index, guide=guide), made.held, shortlist)
     if isinstance(recipe.rerank, Rerank):
         index = replace(index, second=_reranked(made, recipe.rerank, index))
     return index
@@ -123,10 +126,12 @@ def check(recipe: Recipe) -> None:
         raise RecipeError(f"{recipe.name}: the shortlist `near` needs a surrogate stage: --set surrogate=surrogate")
     if isinstance(recipe.shortlist, Meta) and cast(Linear, recipe.classifier).text:
         raise RecipeError(f"{recipe.name}: label texts in label vectors need a pool: --set classifier.text=null")
-    if isinstance(recipe.encoder, Inception | Cnn) and cast(Linear, recipe.classifier).start not in (
-        "random",
-        "nothing",
-    ):
+    if recipe.surrogate is not None and not isinstance(recipe.encoder, Bag):
+        raise RecipeError(f"{recipe.name}: a surrogate stage needs the encoder `bag`: --set surrogate=null")
+    if recipe.rerank is not None and not isinstance(recipe.shortlist, Near):
+        raise RecipeError(f"{recipe.name}: reranking needs the shortlist `near`: --set rerank=null")
+    started = cast(Linear, recipe.classifier).start in ("random", "nothing")
+    if isinstance(recipe.encoder, Inception | Cnn) and not started:
         raise RecipeError(f"{recipe.name}: label rows of this encoder start at random: --set classifier.start=random")
 
 
@@ -149,8 +154,7 @@ def _material(
     weights = np.where(made, 1.0 if weight == "choose" else weight, 1.0).astype(np.float32)
     points = Points(inputs, train.targets, train.excluded, weights, named)
     together = _bags([inputs, *([] if named is None else [named])], len(vocabulary))
-    listed = vocabulary.vocabulary if isinstance(vocabulary, Words | Sequences) else Texts([])
-    vectors = word_vectors(listed, encoder.dim, encoder.start, together, seed=recipe.seed)
+    vectors = word_vectors(vocabulary.vocabulary, encoder.dim, encoder.start, together, seed=recipe.seed)
     fingerprint, scratch, progress = run
     return Material(recipe, train, held, words, vocabulary, points, vectors, scratch, fingerprint, progress)
 
@@ -254,17 +258,21 @@ def _surrogate(made: Material, stage: Surrogate) -> Network:
     return network
 
 
-def _mined(guide: NearGuide, vectors: Floats, targets: LabelMatrix, most: int) -> sp.csr_array:
+def _mined(guide: NearGuide, vectors: Floats, points: Points, most: int) -> sp.csr_array:
     """List what is near each point and wrong."""
     held = []
     for start in range(0, len(vectors), CHUNK):
         some = slice(start, start + CHUNK)
         found = guide.candidates(vectors[some])
-        right = targets[some] > 0
-        found = sp.csr_array(found - found.multiply(right))
-        found.eliminate_zeros()
-        held.append(_best_entries(found, most))
+        held.append(_best_entries(_wrong(found, points.targets[some], points.excluded[some]), most))
     return sp.csr_array(sp.vstack(held))
+
+
+def _wrong(found: sp.csr_array, targets: LabelMatrix, excluded: LabelMatrix) -> sp.csr_array:
+    """Drop the pairs that are right, and those that nothing may be learnt from."""
+    wrong = sp.csr_array(found - found.multiply((targets + excluded) > 0))
+    wrong.eliminate_zeros()
+    return wrong
 
 
 def _best_entries(matrix: sp.csr_array, most: int) -> sp.csr_array:
@@ -284,12 +292,11 @@ def _validate(made: Material, network: Network, guide: NearGuide | None) -> Vali
     if held is None or not (settings.patience or settings.curves):
         return None
     some = held.take(np.arange(min(len(held), 1000)))
-    texts = some.need_texts("validation").tolist()
 
     def measure() -> dict[str, float]:
-        index = replace(network.index(), guide=guide or network.index().guide)
-        labels, _ = index.top(texts, 5)
-        hits = contains(some.targets, labels)
+        index = network.index()
+        index = index if guide is None else replace(index, guide=guide)
+        hits = _hits(index, some)
         found = {"P@1+3+5": 100 * sum(float(hits[:, :k].sum(axis=1).mean() / k) for k in (1, 3, 5))}
         found["P@1"] = 100 * float(hits[:, 0].mean())
         if isinstance(index.guide, MetaGuide):
@@ -297,6 +304,19 @@ def _validate(made: Material, network: Network, guide: NearGuide | None) -> Vali
         return found
 
     return measure
+
+
+def _hits(index: VectorIndex, held: Split) -> NDArray[np.bool_]:
+    """Tell which of the five best labels of held-out points are right, (N, 5)."""
+    spare = int(np.diff(held.excluded.indptr).max(initial=0))
+    labels, scores = index.top(held.need_texts("validation").tolist(), 5 + spare)
+    return contains(held.targets, TopK(labels, scores).without(held.excluded, 5).labels)
+
+
+def _quality(index: VectorIndex, held: Split) -> float:
+    """Sum P@1 and P@5 of held-out points."""
+    hits = _hits(index, held)
+    return float(hits[:, 0].mean() + hits.mean())
 
 
 def _meta_precision(index: VectorIndex, guide: MetaGuide, held: Split) -> float:
@@ -313,12 +333,9 @@ def _with_beta(index: VectorIndex, held: Split | None, settings: Near) -> Vector
     """Choose the share of the label rows in the score on held-out points."""
     if settings.beta is not None or held is None or not isinstance(index.guide, NearGuide):
         return index
-    texts = held.need_texts("validation").tolist()
 
     def value(beta: float) -> float:
-        changed = replace(index, guide=replace(cast(NearGuide, index.guide), beta=float(beta)))
-        hits = contains(held.targets, changed.top(texts, 5)[0])
-        return float(hits[:, 0].mean() + hits.mean())
+        return _quality(replace(index, guide=replace(cast(NearGuide, index.guide), beta=float(beta))), held)
 
     best = float(max(BETAS, key=value))
     return replace(index, guide=replace(index.guide, beta=best))
@@ -331,8 +348,7 @@ def _reranked(made: Material, stage: Rerank, first: VectorIndex) -> VectorIndex:
     held = labels >= 0
     starts = np.append(0, np.cumsum(held.sum(axis=1)))
     found = sp.csr_array((scores[held] + 1, labels[held], starts), shape=made.points.targets.shape)
-    wrong = sp.csr_array(found - found.multiply(made.points.targets > 0))
-    wrong.eliminate_zeros()
+    wrong = _wrong(found, made.points.targets, made.points.excluded)
     plan = Plan(
         cast(Part, made.recipe.encoder), Pool(random=200, hard=20), cast(Linear, made.recipe.classifier),
         made.recipe.loss, stage.training, (), _mixers(made), _replacer(made), None, wrong,
@@ -344,19 +360,16 @@ def _reranked(made: Material, stage: Rerank, first: VectorIndex) -> VectorIndex:
 
 def _weighed(made: Material, settings: Training) -> Material:
     """Try weights for augmented points in short runs on held-out points, and keep the best."""
-    marks = made.train.augmented
-    if marks is None or made.held is None:
+    marks, held = made.train.augmented, made.held
+    if marks is None or held is None:
         return made
     short = settings.override("epochs", max(1, settings.epochs // 4))
-    texts = made.held.need_texts("validation").tolist()
 
     def weighed(weight: float) -> Material:
         weights = np.where(marks, weight, 1.0).astype(np.float32)
         return replace(made, points=replace(made.points, weights=weights))
 
     def value(weight: float) -> float:
-        trial = replace(weighed(weight), scratch=None)
-        hits = contains(cast(Split, made.held).targets, _stages(trial, short).top(texts, 5)[0])
-        return float(hits[:, 0].mean() + hits.mean())
+        return _quality(_stages(replace(weighed(weight), scratch=None), short), held)
 
     return weighed(max(WEIGHTS, key=value))
