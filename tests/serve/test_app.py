@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
+import time
 
 import pytest
 from serve.conftest import ANIMALS, FREQUENCIES
 from serve.double import Double
+
+from longtail.serve.shelf import LOOK
 
 
 def animals(name="animals"):
@@ -142,6 +146,38 @@ def test_an_unforeseen_error_is_500_without_its_details_and_spoils_no_other(star
     assert answer.status_code == 500
     assert "boom" not in answer.text
     assert predicted(client, "fox") == ["wild fox"]
+
+
+def test_a_full_disk_is_507_and_changes_nothing(start):
+    index = animals()
+
+    def add(texts, ids=None):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    index.add = add
+    client = start(index)
+    full = client.post("/v1/labels", json={"labels": [{"text": "blue bird"}]})
+    assert (full.status_code, "nothing was changed" in full.json()["detail"]) == (507, True)
+    assert predicted(client, "fox") == ["wild fox"]
+
+
+def test_labels_that_another_process_changed_are_taken_over(start):
+    index = animals()
+    client = start(index)
+    told = []
+
+    def refresh():
+        told.append(True)
+        if len(index.labels) == len(ANIMALS):
+            index.add(["green parrot"])
+        return True
+
+    time.sleep(LOOK)
+    index.refresh = refresh
+    assert predicted(client, "parrot") == ["green parrot"]
+    for _ in range(20):
+        predicted(client, "parrot")
+    assert len(told) <= 5  # looked for now and then, not with every batch
 
 
 def test_paths_and_methods_that_do_not_exist(client):

@@ -215,7 +215,7 @@ class Batcher:
 def _tried(served: Served, wish: Wish, texts: list[str]) -> list[Row] | Exception:
     """Ask the index; an error is an answer too."""
     index = served.index
-    k = min(wish.k, len(index.labels))
+    k = max(1, min(wish.k, len(index.labels)))
     try:
         top = index.predict(texts, k, threshold=wish.threshold, allow=wish.allow, deny=wish.deny)
         return served.rows(top, index, wish.details)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from longtail.errors import LongtailError
 from longtail.labels.propensity import bins
 from longtail.serve.gauges import Gauges
 from longtail.serve.messages import Refusal
@@ -122,7 +121,7 @@ class Shelf:
             served.stamp = stamp  # a bad folder is reported once, and tried again when it changes again
             try:
                 served.index = await asyncio.to_thread(self._opener, served.folder)
-            except (LongtailError, OSError) as reason:
+            except Exception as reason:  # whatever the folder holds, the service goes on
                 log.error("%s: not reloaded, the old model stays: %s", served.folder, reason)
                 self._gauges.reloads.labels(served.name, "failed").inc()
                 continue
