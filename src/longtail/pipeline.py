@@ -61,12 +61,13 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
         kept, apart = train.divide(share, seed=recipe.seed, most=MOST_HELD)
         _, points = _augmented(recipe, kept)  # what is counted for the choice must not know the points held out
     settled, whole = _augmented(recipe, train)
-    chosen = None
+    chosen = trial = None
     if isinstance(recipe.lexical, Lexical):
         few = Lexical(neighbours=10, power=2.0, share=0.4 if train.labels.texts else 0.0)  # too few points to choose
         chosen = recipe.lexical.or_else(few)
         if points is not None and apart is not None:
-            chosen = recipe.lexical.choose(points, apart, words)
+            trial = recipe.lexical.choose(points, apart, words)
+            chosen = trial.settings
     vectors = sequences = None
     if recipe.encoder is not None:
         from longtail.training.stages import learn  # noqa: PLC0415  (torch is imported by recipes that train)
@@ -75,14 +76,14 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
             recipe, whole if points is None else points, words,
             held=apart, fingerprint=train.fingerprint, scratch=scratch, progress=progress,
         )  # fmt: skip
-        if chosen and points is not None and apart is not None and recipe.blend is None:
-            settled = replace(settled, blend=choose_blend(vectors, chosen.fit(points, words), apart))
+        if trial is not None and apart is not None and recipe.blend is None:
+            settled = replace(settled, blend=choose_blend(vectors, trial, apart))
     settled = replace(settled, lexical=chosen)
     original = train.original
     counts, labels = frequencies(original.targets), replace(train.labels, features=None)
     model = Model(settled, labels, counts, len(original), train.dataset, words, None, vectors, sequences)
     if points is not None and apart is not None:
-        model = replace(model, lexical=chosen.fit(points, words) if chosen else None)
+        model = replace(model, lexical=trial)
         model = replace(model, probabilities=fit_probabilities(model.predict_split(apart, CALIBRATED), apart.targets))
     examples = None if original.texts is None else Examples(original.texts, original.targets)
     return replace(model, lexical=chosen.fit(whole, words) if chosen else None, examples=examples)

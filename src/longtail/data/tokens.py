@@ -1,6 +1,7 @@
 """TEXT → WORDS → TF-IDF BAGS, fit once and quick for a single query.
 
-A word is a run of letters, digits or underscores, lower-cased. Weights are (1 + ln tf) · idf with the smooth
+A word is a run of letters, digits or underscores, lower-cased. With `pairs`, the pieces of names (getElementById) are
+words too, and so are any two that follow each other. Weights are (1 + ln tf) · idf with the smooth
 idf = 1 + ln((1 + n) / (1 + df)), and every bag has length one.
 """
 
@@ -11,6 +12,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,26 @@ from longtail.files import read_arrays, read_texts, write_arrays, write_texts
 from longtail.types import Floats, Ints, Texts
 
 WORD = re.compile(r"\w+")
+PIECE = re.compile(r"[^\W\d_]+|\d+")
+HUMP = re.compile(r"(?<=[^\W\d_A-Z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][^\W\d_A-Z])")
+
+
+def terms(text: str, *, pairs: bool = False) -> list[str]:
+    """Cut a text into words; with `pairs`, into pieces of words, the words that have several, and pairs of pieces.
+
+    >>> terms("offsetTop of Node", pairs=True)
+    ['offsettop', 'offset', 'top', 'of', 'node', 'offset top', 'top of', 'of node']
+    """
+    if not pairs:
+        return WORD.findall(text.lower())
+    pieces: list[str] = []
+    found: list[str] = []
+    for word in WORD.findall(text):
+        parts = [hump for piece in PIECE.findall(word) for hump in HUMP.split(piece)]
+        if len(parts) != 1:
+            found.append(word.lower())
+        pieces += [part.lower() for part in parts]
+    return found + pieces + [f"{one} {two}" for one, two in pairwise(pieces)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +57,7 @@ class Words:
 
     vocabulary: Texts  # (V,) sorted
     idf: Floats  # (V,)
+    pairs: bool = False
 
     def __len__(self) -> int:
         return len(self.vocabulary)
@@ -45,24 +68,24 @@ class Words:
         return {word: place for place, word in enumerate(self.vocabulary)}
 
     @classmethod
-    def fit(cls, *collections: Iterable[str]) -> Words:
+    def fit(cls, *collections: Iterable[str], pairs: bool = False) -> Words:
         """Count the texts that hold each word, over all collections."""
         counts: dict[str, int] = {}
         texts = 0
         for collection in collections:
             for text in collection:
                 texts += 1
-                for word in set(WORD.findall(text.lower())):
+                for word in set(terms(text, pairs=pairs)):
                     counts[word] = counts.get(word, 0) + 1
         vocabulary = sorted(counts)
         seen = np.fromiter((counts[word] for word in vocabulary), np.float64, len(vocabulary))
-        return cls(Texts(vocabulary), (1 + np.log((1 + texts) / (1 + seen))).astype(np.float32))
+        return cls(Texts(vocabulary), (1 + np.log((1 + texts) / (1 + seen))).astype(np.float32), pairs)
 
     def bag(self, texts: Iterable[str]) -> sp.csr_array:
         """Weigh the known words of each text: (N, V), rows of length one or empty."""
         places, indptr, indices = self.places, [0], []
         for text in texts:
-            indices += [places[word] for word in WORD.findall(text.lower()) if word in places]
+            indices += [places[word] for word in terms(text, pairs=self.pairs) if word in places]
             indptr.append(len(indices))
         ones = np.ones(len(indices), np.float32)
         shape = (len(indptr) - 1, len(self))
@@ -77,7 +100,7 @@ class Words:
         """Weigh one text without building a matrix: (words, weights)."""
         counts: dict[int, int] = {}
         places = self.places
-        for word in WORD.findall(text.lower()):
+        for word in terms(text, pairs=self.pairs):
             place = places.get(word)
             if place is not None:
                 counts[place] = counts.get(place, 0) + 1
@@ -89,12 +112,18 @@ class Words:
         return words, weights / math.sqrt(float(weights @ weights)) if len(words) else weights
 
     def save(self, folder: Path) -> None:
-        """Write words.arrow and words.safetensors."""
-        write_texts(folder / "words.arrow", {"text": self.vocabulary})
-        write_arrays(folder / "words.safetensors", {"idf": self.idf})
+        """Write words.arrow and words.safetensors, or the same for pairs."""
+        name = _name(self.pairs)
+        write_texts(folder / f"{name}.arrow", {"text": self.vocabulary})
+        write_arrays(folder / f"{name}.safetensors", {"idf": self.idf})
 
     @classmethod
-    def load(cls, folder: Path) -> Words:
+    def load(cls, folder: Path, *, pairs: bool = False) -> Words:
         """Open what `save` wrote."""
-        vocabulary = read_texts(folder / "words.arrow")["text"]
-        return cls(vocabulary, read_arrays(folder / "words.safetensors")["idf"])
+        vocabulary = read_texts(folder / f"{_name(pairs)}.arrow")["text"]
+        return cls(vocabulary, read_arrays(folder / f"{_name(pairs)}.safetensors")["idf"], pairs)
+
+
+def _name(pairs: bool) -> str:
+    """Name the files of a vocabulary."""
+    return "pairs" if pairs else "words"

@@ -21,5 +21,5 @@ def frugal() -> Recipe:
         classifier=Linear(start="points", text="head"),
         loss="decoupled",
         training=Training(epochs=15, batch=256),
-        lexical=Lexical(),
+        lexical=Lexical(pairs=None),
     )

@@ -14,7 +14,7 @@ from longtail.shortlists.vectors import VectorIndex
 from longtail.types import Floats, TopK, best_of, contains
 
 MORE = 50  # labels taken from each side beyond those asked for
-BLENDS = tuple(np.linspace(0, 1, 21).round(2).tolist())
+BLENDS = tuple(np.linspace(0, 1, 21).round(2).tolist()) + (1.25, 1.5, 2.0, 3.0, 5.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,33 +38,45 @@ class Lexical(Part):
     neighbours: int | None = Field(default=None, ge=1, le=1000)
     power: float | None = Field(default=None, gt=0)
     share: float | None = Field(default=None, ge=0, le=1)
+    pairs: bool | None = False  # pieces of names and pairs of words count too
 
     def fit(self, train: Split, words: Words) -> LexicalIndex:
         """Index the label texts and the training points; every setting must be chosen."""
         if not self.settled:
-            raise RecipeError("lexical: neighbours, power and share are not chosen; call choose first")
-        names = train.labels.texts
+            raise RecipeError("lexical: neighbours, power, share and pairs are not all chosen; call choose first")
+        names, texts = train.labels.texts, train.need_texts("knn")
+        if self.pairs:
+            words = Words.fit(texts, names or [], pairs=True)
         if names is None and self.share:
             raise DataError("the labels have no texts", remedy="set lexical.share=0 to use training points only")
         labels = words.bag(names or [""] * len(train.labels))
-        return LexicalIndex(words, Inverted.build(labels, words.bag(train.need_texts("knn"))), train.targets, self)
+        return LexicalIndex(words, Inverted.build(labels, words.bag(texts)), train.targets, self)
 
     @property
     def settled(self) -> bool:
         """Whether every setting is chosen."""
-        return None not in (self.neighbours, self.power, self.share)
+        return None not in (self.neighbours, self.power, self.share, self.pairs)
 
     def or_else(self, other: Lexical) -> Lexical:
         """Fill what is not set from other settings."""
-        chosen = {name: getattr(self, name) for name in ("neighbours", "power", "share")}
+        chosen = {name: getattr(self, name) for name in ("neighbours", "power", "share", "pairs")}
         return replace(other, **{name: value for name, value in chosen.items() if value is not None})
 
-    def choose(self, train: Split, held: Split, words: Words) -> Lexical:
-        """Choose on held-out points what is not set; `train` must not know them, nor what was counted on them."""
+    def choose(self, train: Split, held: Split, words: Words) -> LexicalIndex:
+        """Choose on held-out points what is not set; `train` must not know them, nor what was counted on them.
+
+        Gives the index of `train` with the chosen settings.
+        """
         if self.settled:
-            return self
+            return self.fit(train, words)
         first = replace(self, neighbours=self.neighbours or 1, power=self.power or 1, share=self.share or 0)
-        return _choose(first.fit(train, words), held, self, has_names=train.labels.texts is not None)
+        named = train.labels.texts is not None
+        found = []
+        for pairs in (False, True) if self.pairs is None else (self.pairs,):
+            trial = replace(first, pairs=pairs).fit(train, words)
+            value, chosen = _choose(trial, held, replace(self, pairs=pairs), has_names=named)
+            found.append((value, replace(trial, settings=chosen)))
+        return max(found, key=lambda choice: choice[0])[1]  # the first of equals: without pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,13 +156,16 @@ class LexicalIndex:
         return sp.csr_array(weights @ self.targets)
 
     def save(self, folder: Path) -> None:
-        """Write the index into a model folder; the words are written by their owner."""
+        """Write the index into a model folder; words that are not its own are written by their owner."""
+        if self.words.pairs:
+            self.words.save(folder)
         write_arrays(folder / "lexical.safetensors", matrix_arrays("targets", self.targets) | self.near.arrays())
 
     @classmethod
     def load(cls, folder: Path, words: Words, settings: Lexical) -> LexicalIndex:
         """Open what `save` wrote."""
         held = read_arrays(folder / "lexical.safetensors")
+        words = Words.load(folder, pairs=True) if settings.pairs else words
         return cls(words, Inverted.of_arrays(held, 2), matrix_of(held, "targets"), settings)
 
 
@@ -168,8 +183,8 @@ def normalised(scores: sp.csr_array) -> sp.csr_array:
     return sp.csr_array((data.astype(np.float32), scores.indices, scores.indptr), shape=scores.shape)
 
 
-def _choose(trial: LexicalIndex, held: Split, settings: Lexical, *, has_names: bool) -> Lexical:
-    """Choose neighbours and power at a middling share, then the share, on validation points."""
+def _choose(trial: LexicalIndex, held: Split, settings: Lexical, *, has_names: bool) -> tuple[float, Lexical]:
+    """Choose neighbours and power at a middling share, then the share; tells how good the choice is."""
     bags = trial.words.bag(held.need_texts("knn"))
     most = max(NEIGHBOURS) if settings.neighbours is None else settings.neighbours
     near, similarity = trial.near.nearest_batch(POINTS, bags, most)
@@ -194,5 +209,5 @@ def _choose(trial: LexicalIndex, held: Split, settings: Lexical, *, has_names: b
     ]
     best = max(trials, key=value)
     if settings.share is not None or not has_names:
-        return best
-    return max((replace(best, share=share) for share in SHARES), key=value)
+        return value(best), best
+    return max(((value(choice), choice) for choice in (replace(best, share=s) for s in SHARES)), key=lambda c: c[0])
