@@ -27,7 +27,7 @@ INSIDE = {
         "formats",
         "check",
     ],
-    "labels": ["propensity", "blocks", "walk", "graph", "tree", "curves", "calibration", "lookup"],
+    "labels": ["propensity", "blocks", "walk", "graph", "tree", "curves", "calibration", "lookup", "journal"],
     "augment": ["soft", "gandalf", "mixed", "labelmix", "mixup", "synonyms"],
     "shortlists": ["inverted", "lexical", "exact", "nearest", "pool", "meta", "near", "vectors", "blend"],
     "training": ["settings", "tables", "checkpoint", "logs", "loop", "network", "stages"],
