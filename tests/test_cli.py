@@ -68,6 +68,28 @@ def test_train_predict_evaluate(folder):
     assert "P" in run("evaluate", out, "--data", data, "--split", "train").stdout
 
 
+def test_a_text_that_is_a_label_is_not_told_itself(folder):
+    place = folder / "items"
+    place.mkdir()
+    rows = [{"text": f"{colour} {name}", "labels": [0, 1, 2]} for colour in ("red", "old") for name in ("cat", "cats")]
+    (place / "trn.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    names = enumerate(("cat", "cats", "kitten"))
+    (place / "lbl.jsonl").write_text("".join(f'{{"text": "{name}", "id": "B{n}"}}\n' for n, name in names))
+    assert run("train", "knn", "--data", place, "--out", folder / "own").returncode == 0
+    asked = '{"text": "cat"}\n{"text": "cat", "own": 0}\n{"text": "cat", "own": "B2"}\ncat\n'
+    (place / "q.jsonl").write_text(asked)
+    told = run("predict", folder / "own", place / "q.jsonl", "--exclude-own", "--k", 3).stdout.splitlines()
+    found = [{label["raw_id"] for label in json.loads(line)["labels"]} for line in told]
+    assert found == [{"B0", "B1", "B2"}, {"B1", "B2"}, {"B0", "B1"}, {"B0", "B1", "B2"}]
+    plain = run("predict", folder / "own", place / "q.jsonl", "--k", 2).stdout.splitlines()
+    assert json.loads(plain[0])["labels"] == json.loads(plain[1])["labels"]
+    (place / "q.jsonl").write_text(asked + '{"text": "cat", "own": "B9"}\n')
+    done = run("predict", folder / "own", place / "q.jsonl", "--exclude-own")
+    assert done.returncode == 3
+    assert len(done.stdout.splitlines()) == 4
+    assert "q.jsonl:5: there is no label 'B9'" in done.stderr
+
+
 def test_models_side_by_side(folder):
     data = folder / "d"
     for name, setting in (("one", "lexical.share=1"), ("two", "lexical.share=0")):

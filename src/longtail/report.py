@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-INK, SECOND, QUIET = "#1f5a96", "#c8553d", "#8a8f98"
+INK, SECOND, QUIET, GRID = "#1f5a96", "#c8553d", "#8a8f98", "#e6e8eb"
 
 
 def sparkline(values: Sequence[float] | NDArray[Any]) -> str:
@@ -114,6 +114,35 @@ def draw_reliability(tables: Mapping[str, Sequence[Any]], path: str | Path, titl
         axes.legend(frameon=False, fontsize=9, loc="upper left")
 
 
+def draw_groups(
+    groups: Sequence[str], series: Mapping[str, Sequence[float]], path: str | Path, title: str, unit: str
+) -> None:
+    """Draw bars in groups, in each of them one bar for each of the series, which are at most three."""
+    with picture(path, title) as axes:
+        width = 0.8 / max(1, len(series))
+        colours = (QUIET, INK) if len(series) < 3 else (QUIET, INK, SECOND)
+        for number, (name, values) in enumerate(series.items()):
+            places = np.arange(len(groups)) + (number - (len(series) - 1) / 2) * width
+            bars = axes.bar(places, values, width * 0.92, color=colours[number % len(colours)], label=literal(name))
+            axes.bar_label(bars, fmt="%.1f", fontsize=8, padding=2)
+        axes.set_xticks(np.arange(len(groups)), [literal(name) for name in groups])
+        axes.set_ylabel(unit)
+        axes.grid(visible=False, axis="x")
+        axes.margins(y=0.25)  # room for the legend above the bars
+        axes.legend(frameon=False, fontsize=9, loc="upper left", ncols=len(series))
+
+
+def draw_curves(curves: Mapping[str, Sequence[float]], path: str | Path, title: str, unit: str) -> None:
+    """Draw values by epoch, one line for each name, which are at most three."""
+    with picture(path, title) as axes:
+        for colour, (name, values) in zip((QUIET, INK, SECOND), curves.items(), strict=False):
+            axes.plot(np.arange(1, len(values) + 1), values, color=colour, linewidth=2, label=literal(name))
+        axes.set_xlabel("epoch")
+        axes.set_ylabel(unit)
+        axes.locator_params(axis="x", integer=True)
+        axes.legend(frameon=False, fontsize=9)
+
+
 class picture:  # noqa: N801  (a context manager that reads like a word)
     """Open axes in one look, and write them to an SVG, PNG or PDF file when the block ends."""
 
@@ -131,7 +160,7 @@ class picture:  # noqa: N801  (a context manager that reads like a word)
         axes = self.figure.subplots()
         axes.set_title(literal(self.title), loc="left", fontsize=11)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(color="#e6e8eb", linewidth=0.6)
+        axes.grid(color=GRID, linewidth=0.6)
         axes.set_axisbelow(True)
         return axes
 

@@ -29,7 +29,7 @@ def test_a_bad_line_is_named(line, message):
 
 def test_blocks_and_lone_surrogates():
     blocks = list(read_queries([b"a"] * (BLOCK + 1), "q.txt"))
-    assert [len(ids) for ids, _ in blocks] == [BLOCK, 1]
+    assert [len(some.ids) for some in blocks] == [BLOCK, 1]
     assert blocks[1][0] == [BLOCK + 1]
     assert next(read_queries([b'{"text": "\\ud800x"}'], "q"))[1] == ["?x"]
 
@@ -41,9 +41,9 @@ def queries(path: Path, content: bytes) -> tuple[list[object], list[str], DataEr
     texts: list[str] = []
     with path.open("rb") as lines:
         try:
-            for some, more in read_queries(lines, "q.txt"):
-                ids += some
-                texts += more
+            for some in read_queries(lines, "q.txt"):
+                ids += some.ids
+                texts += some.texts
         except DataError as reason:
             return ids, texts, reason
     return ids, texts, None
@@ -51,14 +51,14 @@ def queries(path: Path, content: bytes) -> tuple[list[object], list[str], DataEr
 
 def test_a_byte_order_mark_is_dropped_once(tmp_path):
     mark = b"\xef\xbb\xbf"
-    assert list(read_queries([mark + b'{"text": "a"}\n', b"b"], "q")) == [([1, 2], ["a", "b"])]
+    assert list(read_queries([mark + b'{"text": "a"}\n', b"b"], "q")) == [([1, 2], ["a", "b"], [None, None])]
     assert queries(tmp_path / "q", mark + b"a\n" + mark + b"b")[1] == ["a", "\ufeffb"]
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
 def test_a_file_is_read_like_its_lines(tmp_path, end):
     content = b"a\r\n\n" + b"long " * 200_000 + b"\nlast" + end
-    expected = [text for _, texts in read_queries(content.splitlines(keepends=True), "q") for text in texts]
+    expected = [text for some in read_queries(content.splitlines(keepends=True), "q") for text in some.texts]
     assert queries(tmp_path / "q", content)[:2] == ([1, 2, 3, 4], expected)
     assert queries(tmp_path / "q", b"") == ([], [], None)
 
@@ -66,7 +66,7 @@ def test_a_file_is_read_like_its_lines(tmp_path, end):
 def test_a_block_of_a_file_is_not_too_large(tmp_path):
     (tmp_path / "q").write_bytes(b"\n" * (3 * BLOCK))
     with (tmp_path / "q").open("rb") as lines:
-        sizes = [len(ids) for ids, _ in read_queries(lines, "q")]
+        sizes = [len(some.ids) for some in read_queries(lines, "q")]
     assert sum(sizes) == 3 * BLOCK and max(sizes) <= BLOCK
 
 
@@ -84,7 +84,7 @@ def test_the_lines_before_a_bad_one_are_answered(tmp_path):
     ids, texts, error = queries(tmp_path / "q", b"a\nb\n\xff\nc\n")
     assert (ids, texts) == ([1, 2], ["a", "b"]) and error is not None and error.line == 3
     blocks = read_queries([b"a", b"{"], "q")
-    assert next(blocks) == ([1], ["a"])
+    assert next(blocks)[:2] == ([1], ["a"])
     with pytest.raises(DataError, match="q:2: not JSON"):
         next(blocks)
 
@@ -94,19 +94,37 @@ def test_a_pipe_is_answered_without_waiting_for_more():
     with os.fdopen(reading, "rb") as lines, os.fdopen(writing, "wb", buffering=0) as sink:
         blocks = read_queries(lines, "pipe")
         sink.write(b"one\n")
-        assert next(blocks) == ([1], ["one"])
+        assert next(blocks)[:2] == ([1], ["one"])
         sink.write(b"two\nthr")
-        assert next(blocks) == ([2], ["two"])
+        assert next(blocks)[:2] == ([2], ["two"])
         sink.write(b"ee\nfour")
-        assert next(blocks) == ([3], ["three"])
+        assert next(blocks)[:2] == ([3], ["three"])
         sink.close()
-        assert list(blocks) == [([4], ["four"])]
+        assert [some.texts for some in blocks] == [["four"]]
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_give_texts_or_a_data_error(raw):
     try:
-        for _, texts in read_queries(raw.split(b"\n"), "q"):
+        for _, texts, _ in read_queries(raw.split(b"\n"), "q"):
             assert all(isinstance(text, str) for text in texts)
     except DataError:
         pass
+
+
+def test_the_label_that_a_text_itself_is():
+    find = {3: 3, "B07": 1}.__getitem__
+    lines = [b"plain", b'{"text": "a", "own": 3}', b'{"text": "b", "own": "B07"}', b'{"text": "c", "own": null}']
+    assert next(read_queries(lines, "q", find)).own == [None, 3, 1, None]
+    assert next(read_queries(lines, "q")).own == [None] * 4
+
+    def lost(asked):
+        raise DataError(f"there is no label {asked!r}", remedy="give another")
+
+    blocks = read_queries(lines, "q.jsonl", lost)
+    assert next(blocks).texts == ["plain"]
+    with pytest.raises(DataError, match=r"q\.jsonl:2: there is no label 3; give another"):
+        next(blocks)
+    for bad in (b"[1]", b"true", b"1.5"):
+        with pytest.raises(DataError, match="q:1: own"):
+            list(read_queries([b'{"text": "a", "own": ' + bad + b"}"], "q", find))

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from longtail import __version__
-from longtail.cli import bench, compare, data, graph, models, serve
+from longtail.cli import bench, compare, data, demo, graph, models, serve
 from longtail.errors import LongtailError, ResourceError
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ app = typer.Typer(
     [bold]longtail evaluate runs/first --data DIR[/bold] and [bold]longtail predict runs/first texts.txt[/bold].""",
 )
 app.add_typer(data.app, name="data")
+demo.register(app)
 models.register(app)
 graph.register(app)
 compare.register(app)

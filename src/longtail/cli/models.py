@@ -1,4 +1,4 @@
-"""Train, predict, evaluate, list recipes, and the demo."""
+"""Train, predict, evaluate, and list recipes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from longtail.cli.console import emit, progress, say, size, table, with_settings
 from longtail.errors import DataError
 
 if TYPE_CHECKING:
-    from longtail.data.dataset import Dataset
+    from longtail.data.queries import Queries
     from longtail.metrics import Evaluation
     from longtail.model import Model
 
@@ -24,7 +24,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    for command in (demo, train, predict, evaluate, recipes):
+    for command in (train, predict, evaluate, recipes):
         app.command()(command)
 
 
@@ -79,26 +79,43 @@ def predict(
         str, typer.Argument(help="Texts, one a line, or JSON lines with `text` and `id`; - is standard input.")
     ] = "-",
     k: Annotated[int, typer.Option("--k", "-k", min=1, max=1000, help="Labels per text.")] = 5,
+    exclude_own: Annotated[
+        bool,
+        typer.Option(
+            "--exclude-own", help="Leave out the label under `own` of a JSON line (number or raw id): the text itself."
+        ),
+    ] = False,
 ) -> None:
     """Predict labels; one JSON object a line: id, labels with id, text and score."""
     from longtail.data.queries import read_queries
+    from longtail.labels.lookup import label_finder
     from longtail.model import Model
 
     model = Model.load(run)
+    find = label_finder(model.labels) if exclude_own else None
     if file == "-":
-        for ids, texts in read_queries(sys.stdin.buffer, "standard input"):
-            _print_predictions(model, ids, texts, k)
+        for queries in read_queries(sys.stdin.buffer, "standard input", find):
+            _print_predictions(model, queries, k)
         return
     with Path(file).open("rb") as lines:
-        for ids, texts in read_queries(lines, file):
-            _print_predictions(model, ids, texts, k)
+        for queries in read_queries(lines, file, find):
+            _print_predictions(model, queries, k)
 
 
-def _print_predictions(model: Model, ids: list[Any], texts: list[str], k: int) -> None:
+def _print_predictions(model: Model, queries: Queries, k: int) -> None:
     """Print the predictions of one block of texts."""
-    top = model.predict(texts, k)
-    for row, own in enumerate(ids):
-        emit({"id": own, "labels": [_label(model, *found) for found in top[row]]})
+    import numpy as np
+
+    from longtail.types import label_matrix
+
+    exclude = None
+    if any(own is not None for own in queries.own):
+        starts = np.cumsum([0, *(own is not None for own in queries.own)])
+        labels = np.array([own for own in queries.own if own is not None])
+        exclude = label_matrix(starts, labels, (len(queries.own), len(model.labels)))
+    top = model.predict(queries.texts, k, exclude=exclude)
+    for row, called in enumerate(queries.ids):
+        emit({"id": called, "labels": [_label(model, *found) for found in top[row]]})
 
 
 def _label(model: Model, label: int, text: str, score: float) -> dict[str, Any]:
@@ -168,58 +185,3 @@ def recipes(json: Json = False) -> None:
         described = importlib.import_module(RECIPES[name].partition(":")[0]).__doc__ or ""
         rows.append((name, described.splitlines()[0]))
     table("Recipes", ("name", "what it is"), rows, note="add with +: " + ", ".join(augmentations()))
-
-
-def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the demo models go.")] = Path("demo"),
-    k: Annotated[int, typer.Option("--k", "-k", min=1, max=20, help="Labels per example.")] = 5,
-) -> None:
-    """Build real data from the installed Python packages, fit models, measure them and show predictions."""
-    from longtail.cli.data import show
-    from longtail.data.demo import demo_dataset
-    from longtail.data.statistics import describe
-    from longtail.pipeline import evaluate, fit
-    from longtail.recipe import find_recipe
-
-    with progress("reading the docs of the installed packages") as step:
-        data = demo_dataset(progress=step)
-    show(data, describe(data))
-    frugal = find_recipe("frugal")
-    recipes = {"knn": find_recipe("knn"), "frugal-plain": frugal.override("augment", []), "frugal": frugal}
-    models, rows = {}, []
-    for name, recipe in recipes.items():
-        with progress(f"fitting {name}") as step:
-            models[name] = fit(recipe, data.train, progress=step)
-            result = evaluate(models[name], data.test)
-        models[name].metrics.update(result.to_dict())
-        models[name].save(out / name, force=True)
-        tail = [entry.recall[5] for entry in result.bins]
-        rows.append(
-            (name, *(result.values[m] for m in ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "Cov@5")), *tail)
-        )
-    note = (
-        "frugal-plain is frugal without Gandalf. head, torso, tail: how much of their labels is among the first five."
-    )
-    heads = ("test, %", "P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "Cov@5", "head", "torso", "tail")
-    table("See Also of Python objects", heads, rows, note=note)
-    show_predictions({"without Gandalf": models["frugal-plain"], "with Gandalf": models["frugal"]}, data, k)
-    say(f"wrote models to {out}; try: echo 'sort a table by a column' | longtail predict {out / 'frugal'}")
-
-
-def show_predictions(models: dict[str, Model], data: Dataset, k: int, examples: int = 10) -> None:
-    """Print what models say for some test points beside what their authors wrote."""
-    import numpy as np
-
-    rows = np.random.default_rng(7).permutation(len(data.test))[:examples]
-    some = data.test.take(np.sort(rows))
-    names, texts = data.labels.ids or data.labels.texts, some.ids or some.texts
-    tops = {title: model.predict_split(some, k) for title, model in models.items()}
-    if names is None or texts is None:
-        return
-    typer.echo(f"\n{examples} test points: what 'See Also' says (✓ the authors wrote it too)")
-    for place, point in enumerate(texts):
-        truth = set(some.targets[[place]].indices.tolist())
-        typer.echo(f"\n{point}")
-        for title, top in tops.items():
-            marked = [("✓ " if label in truth else "  ") + names[label] for label, _, _ in top[place]]
-            typer.echo(f"   {title:<16} " + ("\n" + " " * 20).join(marked))

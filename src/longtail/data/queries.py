@@ -7,9 +7,9 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from longtail.errors import DataError
 
@@ -18,29 +18,40 @@ PIECE = 1 << 18  # most bytes of a read
 GZIP = b"\x1f\x8b"
 
 
-def read_queries(lines: Iterable[bytes], name: str) -> Iterator[tuple[list[Any], list[str]]]:
-    """Yield blocks of (ids, texts). A line is a text, or a JSON object with `text` and perhaps `id`.
+class Queries(NamedTuple):
+    """Some texts to predict for."""
+
+    ids: list[Any]
+    texts: list[str]
+    own: list[int | None]  # the label that a text itself is
+
+
+Find = Callable[[str | int], int]  # returns the label that a line names, or raises a DataError
+
+
+def read_queries(lines: Iterable[bytes], name: str, find: Find | None = None) -> Iterator[Queries]:
+    """Yield blocks of queries. A line is a text, or a JSON object with `text` and perhaps `id` and `own`.
 
     Lines of a pipe or a terminal are yielded as they come. What stands before a bad line is yielded before the error.
+    `own` is read only with `find`.
 
     >>> list(read_queries([b"red cat", b'{"id": "q7", "text": "old dog"}'], "demo"))
-    [([1, 'q7'], ['red cat', 'old dog'])]
+    [Queries(ids=[1, 'q7'], texts=['red cat', 'old dog'], own=[None, None])]
     """
     number = 0
     for block in _blocks(lines, name):
-        ids: list[Any] = []
-        texts: list[str] = []
+        found = Queries([], [], [])
         try:
             for raw in block:
                 number += 1
-                own, text = _query(raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw, name, number)
-                ids.append(own)
-                texts.append(text)
+                line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+                for column, value in zip(found, _query(line, name, number, find), strict=True):
+                    column.append(value)
         except DataError:
-            if ids:
-                yield ids, texts
+            if found.ids:
+                yield found
             raise
-        yield ids, texts
+        yield found
 
 
 def _blocks(lines: Iterable[bytes], name: str) -> Iterator[list[bytes]]:
@@ -73,18 +84,18 @@ def _waiting(file: io.BufferedReader | gzip.GzipFile) -> Iterator[list[bytes]]:
         yield [b"".join(begun)]
 
 
-def _query(raw: bytes, name: str, number: int) -> tuple[Any, str]:
-    """Read one line as (id, text)."""
+def _query(raw: bytes, name: str, number: int, find: Find | None) -> tuple[Any, str, int | None]:
+    """Read one line as (id, text, own label)."""
     try:
         line = raw.decode("utf-8").strip()
     except UnicodeDecodeError as reason:
         raise DataError(
             f"not UTF-8 ({reason.reason})", file=name, line=number, remedy="save the file as UTF-8"
         ) from None
-    return _object(line, name, number) if line.startswith("{") else (number, line)
+    return _object(line, name, number, find) if line.startswith("{") else (number, line, None)
 
 
-def _object(line: str, name: str, number: int) -> tuple[Any, str]:
+def _object(line: str, name: str, number: int, find: Find | None) -> tuple[Any, str, int | None]:
     """Read one JSON object."""
     try:
         value = json.loads(line)
@@ -95,7 +106,19 @@ def _object(line: str, name: str, number: int) -> tuple[Any, str]:
     text = value.get("text", value.get("title"))
     if not isinstance(text, str):
         raise DataError("no string under `text`", file=name, line=number, remedy='write {"text": "..."}')
-    own = value.get("id", value.get("uid", number))
-    if not isinstance(own, str | int):
-        raise DataError(f"id {own!r}", file=name, line=number, remedy="use a string or a whole number as id")
-    return own, text.encode("utf-8", "replace").decode("utf-8")
+    called = value.get("id", value.get("uid", number))
+    if not isinstance(called, str | int):
+        raise DataError(f"id {called!r}", file=name, line=number, remedy="use a string or a whole number as id")
+    return called, text.encode("utf-8", "replace").decode("utf-8"), _own(value.get("own"), name, number, find)
+
+
+def _own(asked: Any, name: str, number: int, find: Find | None) -> int | None:
+    """Find the label that a text itself is."""
+    if asked is None or find is None:
+        return None
+    if not isinstance(asked, str | int) or isinstance(asked, bool):
+        raise DataError(f"own {asked!r}", file=name, line=number, remedy="give the number or the raw id of a label")
+    try:
+        return find(asked)
+    except DataError as reason:
+        raise DataError(reason.found, file=name, line=number, remedy=reason.remedy) from None

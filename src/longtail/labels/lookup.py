@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow.compute as pc
 
@@ -26,6 +28,25 @@ def find_label(labels: Labels, asked: str) -> int:
             if len(found):
                 return int(found[0])
     raise DataError(f"there is no label {asked!r}", remedy=_closest(labels, asked))
+
+
+def label_finder(labels: Labels) -> Callable[[str | int], int]:
+    """Return a function that finds many labels: by number if a number is given, by raw id if a text is.
+
+    >>> label_finder(Labels(2, ids=Texts(["B07", "B12"])))("B12")
+    1
+    """
+    places = {name: place for place, name in enumerate(labels.ids or ())}
+
+    def find(asked: str | int) -> int:
+        if isinstance(asked, int) and 0 <= asked < len(labels):
+            return asked
+        if isinstance(asked, str) and asked in places:
+            return places[asked]
+        known = f"a number from 0 to {len(labels) - 1}" + (", or a raw id in quotes" if places else "")
+        raise DataError(f"there is no label {asked!r}", remedy=f"give {known}")
+
+    return find
 
 
 def _places(column: Texts, asked: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from longtail.cli.demo import examples, write_report
+from longtail.data.dataset import from_rows
+from longtail.pipeline import evaluate, fit
+
+TEXTS = [f"{colour} {animal}" for colour in ("red", "old", "wild", "small") for animal in ("cat", "dog", "<b>fox</b>")]
+DATA = from_rows(
+    {"train": (TEXTS, [[place % 3] for place in range(12)]), "test": (TEXTS[:4], [[0], [1], [2], [0]])},
+    label_texts=["cat", "dog", "<b>fox</b>"],
+)
+
+
+def test_the_report_shows_what_the_terminal_shows(tmp_path):
+    model = fit("knn", DATA.train)
+    found = examples({"a": model, "b": model}, DATA, k=2, count=3)
+    assert len(found) == 3
+    for text, lists in found:
+        assert len(lists) == 2
+        assert lists[0][0] == (text.split(maxsplit=1)[1], True)
+    result = evaluate(model, DATA.test)
+    results = {"knn": result, "frugal-plain": result, "frugal": result}
+    write_report(tmp_path / "report.html", DATA, results, found, {"without Gandalf": [2.0, 1.0]})
+    text = (tmp_path / "report.html").read_text()
+    assert text.count("<svg") == 3
+    assert "&lt;b&gt;fox&lt;/b&gt; ✓" in text
+    assert f"{result.values['PSP@5']:.2f}" in text
+    write_report(tmp_path / "report.html", DATA, results, found, {})
+    assert (tmp_path / "report.html").read_text().count("<svg") == 2
