@@ -119,7 +119,7 @@ def read_json(path: Path, error: type[LongtailError] = ModelError, *, largest: i
 def write_arrays(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write named arrays to one safetensors file, whole or not at all."""
     with whole_file(path) as partial:
-        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, partial)
+        save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, partial)
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:

@@ -195,7 +195,7 @@ def _changed(old: Any, rest: str, value: Any, path: str) -> Any:
         if not isinstance(old, Part):
             raise RecipeError(f"{path}: there is nothing below {old!r}")
         return old.override(rest, value)
-    if isinstance(old, Part) and isinstance(value, str):
+    if isinstance(value, str) and (isinstance(old, Part) or (old is None and value in PARTS)):
         return _checked(_imported(PARTS, value, "part"), {})
     return value
 

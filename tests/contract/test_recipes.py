@@ -1,0 +1,241 @@
+"""What every recipe keeps to, on a data set that takes a second."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from small import SMALL, TRAINED, arrays_of, board, networks, same, short, small
+
+import longtail as lt
+from longtail.data.dataset import from_rows
+from longtail.errors import DataError, RecipeError
+from longtail.model import Model
+from longtail.recipe import RECIPES, augmentations, find_recipe
+from longtail.types import label_matrix
+
+ASKED = ["word3 filler1", "", "unseen words only", "WORD7", "word3 word4"]
+BAGS = ["frugal", "astec", "knn"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """Fit each recipe once, when it is asked for."""
+    made: dict[str, Model] = {}
+
+    def model(name: str) -> Model:
+        if name not in made:
+            made[name] = lt.fit(small(name), board())
+        return made[name]
+
+    return model
+
+
+def test_the_table_has_every_recipe():
+    assert set(SMALL) == set(RECIPES)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_simple_rule_is_learnt(name, fitted):
+    assert lt.evaluate(fitted(name), board()).values["P@1"] >= 90
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_same_seed_gives_the_same_scores(name):
+    train = board(100)
+    one, two, other = (lt.fit(replace(short(name), seed=seed), train) for seed in (0, 0, 1)) if name != "knn" else (
+        lt.fit(name, train), lt.fit(name, train), None
+    )  # fmt: skip
+    first, second = one.predict(ASKED, 5), two.predict(ASKED, 5)
+    assert np.array_equal(first.labels, second.labels)
+    assert np.array_equal(first.scores, second.scores)
+    if other is not None:
+        assert same(one, two)
+        assert not same(one, other)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_model_comes_back_from_its_folder(name, fitted, tmp_path):
+    fitted(name).save(tmp_path / "run")
+    again, expected = Model.load(tmp_path / "run").predict(ASKED, 4), fitted(name).predict(ASKED, 4)
+    assert np.array_equal(again.labels, expected.labels)
+    assert np.array_equal(again.scores, expected.scores)
+
+
+@pytest.mark.parametrize("name", BAGS)
+def test_bags_need_no_torch_to_predict(name, fitted, tmp_path):
+    fitted(name).save(tmp_path / "run")
+    code = (
+        "import sys, json; from longtail.model import Model;"
+        f"top = Model.load({str(tmp_path / 'run')!r}).predict({ASKED!r}, 4);"
+        "print(json.dumps([top.labels.tolist(), 'torch' in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [fitted(name).predict(ASKED, 4).labels.tolist(), False]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_any_text_is_answered(name, fitted):
+    top = fitted(name).predict(ASKED, 3)
+    assert top.labels.shape == (len(ASKED), 3)
+    assert np.isfinite(top.scores[top.labels >= 0]).all()
+    assert top.labels[0, 0] in (3, 21)
+    assert fitted(name).predict([], 3).labels.shape == (0, 3)
+    assert fitted(name).predict(ASKED[:1], 99).labels.shape == (1, 30)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_one_label_and_empty_texts(name):
+    """Batches that hold nothing but an empty text, and a choice of one."""
+    texts = ["", "red", "", "old dog", "!!", "", "", "cat"]
+    train = from_rows({"train": (texts, [[0], [0], [], [0], [0], [], [0], [0]])}, label_texts=["cat"]).train
+    recipe = find_recipe(name) if name == "knn" else short(name, training__batch=2)
+    top = lt.fit(recipe, train).predict(["cat", ""], 3)
+    assert top.labels.shape == (2, 1)
+    assert top.labels[0, 0] == 0
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_labels_without_texts(name):
+    recipe = replace(small(name), augment=())
+    model = lt.fit(recipe, board(named=False))
+    assert lt.evaluate(model, board(named=False)).values["P@1"] >= 80
+    with pytest.raises(DataError, match="labels of this data set have no texts"):
+        lt.fit(find_recipe(f"{name}+gandalf"), board(named=False))
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_soft_targets_are_weaker_than_hard_ones(name):
+    train = board()
+    values = np.where(train.targets.indices < 20, 1.0, 0.5).astype(np.float32)
+    soft = sp.csr_array((values, train.targets.indices, train.targets.indptr), shape=train.targets.shape)
+    model = lt.fit(replace(small(name, lexical=None), augment=()), replace(train, targets=soft))
+    best = model.predict(train.texts, 2).labels
+    kinds = train.targets.indices[::2]
+    assert (best[:, 0] < 20).mean() >= 0.8
+    assert (best == 20 + kinds[:, None] // 2).any(axis=1).mean() > 0.3  # but they are positives
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_nothing_is_learnt_from_excluded_pairs(name):
+    train = board(200)
+    point = np.flatnonzero(train.targets[:, [29]].toarray().ravel() == 0)[:1]
+    pairs = label_matrix(np.arange(len(train) + 1), np.full(len(train), 29), train.targets.shape)
+    changes = {"frugal": {"shortlist__random": 500}, "inceptionxml_plus": {"shortlist__top": 8}}
+    changes["astec"] = {"shortlist__random": 500, "surrogate__training__epochs": 1}
+    recipe = replace(short(name, **changes.get(name, {})), augment=())
+    moved = []
+    for data in (train, replace(train, excluded=pairs)):
+        network = networks(recipe, data)["training"]
+        network.dense.eval()  # one point is too few for batch norms
+        network.loss(point, np.random.default_rng(0), 1.0).backward()
+        table = network.tables["labels"]
+        moved.append(float(table.leaf.grad[table.rows == 29].abs().sum()))
+        if network.mined is not None and data is not train:
+            assert 29 not in network.mined.indices
+    assert moved[0] > 0
+    assert moved[1] == 0
+
+
+@pytest.mark.parametrize("added", ["gandalf", "labelmix", "mixup", "labelmixup", "synonyms"])
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_augmentation_goes_with_every_recipe(name, added):
+    assert added in augmentations()
+    train, recipe = board(200), replace(short(name), augment=())
+    part = find_recipe(f"{name}+{added}").augment[-1]
+    if added == "synonyms":
+        part = part.override("least", 0.1)  # words of chance have no nearer neighbours
+    mixed = lt.fit(replace(recipe, augment=(part,)), train)
+    assert np.isfinite(mixed.vectors.labels).all()
+    assert not np.array_equal(mixed.vectors.labels, lt.fit(recipe, train).vectors.labels)
+    assert mixed.recipe.augment[0].part == added
+    assert lt.fit(replace(recipe, augment=(part, part)), train).vectors is not None  # and with itself
+
+
+@pytest.mark.parametrize("added", ["labelmix", "mixup", "labelmixup", "synonyms"])
+def test_what_acts_on_batches_needs_a_training(added):
+    with pytest.raises(RecipeError, match="trains on none"):
+        lt.fit(f"knn+{added}", board(50))
+
+
+class Stop(Exception):
+    pass
+
+
+def stopped(recipe, train, scratch, stage, step):
+    """Train until a step of a stage, and once more to the end."""
+
+    def watch(name, done, _total):
+        if name.startswith(stage) and done == step:
+            raise Stop
+
+    with pytest.raises(Stop):
+        lt.fit(recipe, train, scratch=scratch, progress=watch)
+    return lt.fit(recipe, train, scratch=scratch)
+
+
+RESUMED = {
+    "frugal": (short("frugal", training__save_seconds=0), ["training"]),
+    "frugal that mines": (
+        short("frugal", training__save_seconds=0, training__epochs=3, shortlist__refresh=1, shortlist__hard=3),
+        ["training"],
+    ),
+    "frugal with patience": (
+        short("frugal", training__save_seconds=0, training__epochs=6, training__patience=1, training__rate=0.2),
+        ["training"],
+    ),
+    "frugal in bf16": (short("frugal", training__save_seconds=0, training__precision="bf16-mixed"), ["training"]),
+    "astec": (
+        short(
+            "astec", training__save_seconds=0, surrogate__training__save_seconds=0, rerank="rerank",
+        ).override("rerank.training.epochs", 2).override("rerank.training.save_seconds", 0),
+        ["surrogate", "training", "rerank"],
+    ),
+    "inceptionxml": (short("inceptionxml+mixup", training__save_seconds=0), ["training"]),
+    "inceptionxml_plus": (short("inceptionxml_plus+labelmix", training__save_seconds=0), ["training"]),
+    "xmlcnn": (short("xmlcnn+synonyms", training__save_seconds=0, training__optimiser="adagrad"), ["training"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_run_stopped_anywhere_ends_with_the_same_weights(name, tmp_path):
+    train = board(200)
+    recipe, stages = RESUMED[name]
+    unbroken = lt.fit(recipe, train)
+    seen: dict[str, int] = {}
+    lt.fit(recipe, train, progress=lambda stage, done, _total: seen.update({stage.partition(",")[0]: done}))
+    assert list(seen) == stages
+    for stage in stages:
+        for step in sorted({1, seen[stage] // 2 + 1, seen[stage]}):
+            resumed = stopped(recipe, train, tmp_path / f"{stage}{step}", stage, step)
+            assert same(resumed, unbroken), (stage, step)
+
+
+@pytest.mark.parametrize("name", ["frugal", "xmlcnn", "inceptionxml_plus"])
+def test_bfloat16_learns_too(name):
+    model = lt.fit(small(name, training__precision="bf16-mixed", lexical=None), board())
+    assert lt.evaluate(model, board()).values["P@1"] >= 90
+    assert all(array.dtype != np.float16 for array in arrays_of(model.vectors).values())
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "adagrad"])
+@pytest.mark.parametrize("loss", ["bce", "bce_mean", "decoupled", "decoupled_bce"])
+def test_every_loss_learns_with_every_optimiser(loss, optimiser):
+    changes = {"loss": loss, "training__optimiser": optimiser, "classifier__bias": loss.startswith("bce")}
+    rate = 0.3 if optimiser == "adagrad" else 0.05
+    recipe = small(lexical=None, augment=[], training__rate=rate, training__epochs=15, **changes)
+    assert lt.evaluate(lt.fit(recipe, board()), board()).values["P@1"] >= 95
