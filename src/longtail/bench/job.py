@@ -27,7 +27,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import longtail
-from longtail.bench.changes import job_data
+from longtail.bench.changes import job_data, shuffled
 from longtail.bench.peers import run_peer
 from longtail.bench.suite import Job, recipe_for
 from longtail.data.dataset import Dataset, Split
@@ -86,10 +86,19 @@ def _run_recipe(job: Job, data: Dataset, scratch: Path, work: Path, progress: Pr
         top, data.test.targets, train_frequencies=first.frequencies, train_points=first.points,
         propensity=Propensity.of(data.name),
     )  # fmt: skip
+    shuffling: dict[str, float] = {}
+    if job.shuffled:
+        again = evaluate(
+            predictions(models, shuffled(data.test, job.seed)), data.test.targets,
+            train_frequencies=first.frequencies, train_points=first.points, propensity=Propensity.of(data.name),
+        )  # fmt: skip
+        shuffling = {f"{name} shuffled": round(again.values[name], 4) for name in ("P@1", "PSP@5")}
     size = sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
     texts = data.test.need_texts("latency")[:ASKED].tolist()
     return measured.to_dict() | {
         **spent,
+        **shuffling,
+        "mflops": round(sum(model.vectors.operations() for model in models if model.vectors) / 1e6, 3),
         "peak_mb": round(peak / 1e6, 1),
         "model_mb": round(size / 1e6, 2),
         "latency_ms": _asked_apart(sorted(work.iterdir()), texts),

@@ -23,7 +23,8 @@ from longtail.recipe import Recipe, augmentations, find_recipe
 CHANGES = ("validation", "permute-label-texts", "shuffle-test-words")  # in the order in which they are made
 METRICS = tuple(f"{metric}@{k}" for metric in ("P", "nDCG", "R", "PSP", "PSnDCG", "Cov") for k in (1, 3, 5))
 BINS = ("head", "torso", "tail")  # recall of the bin's own labels at 5
-COSTS = ("seconds", "cpu_seconds", "peak_mb", "model_mb", "latency_ms", "batch_seconds")
+COSTS = ("seconds", "cpu_seconds", "peak_mb", "model_mb", "mflops", "latency_ms", "batch_seconds")
+SHUFFLED = ("P@1 shuffled", "PSP@5 shuffled")  # with the words of every test text in another order
 COLUMNS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "Cov@5", "seconds", "peak_mb")
 HARD = 0.5  # soft targets from here on are hard ones for a peer, unless the suite says otherwise
 
@@ -43,6 +44,7 @@ class Run:
     seeds: tuple[int, ...] | None = None
     change: str | Words = ()
     ensemble: int = Field(default=1, ge=1, le=20)
+    shuffled: bool = False  # measure also with the words of every test text in another order
 
 
 @checked(frozen=True, kw_only=True, config=_config)
@@ -99,6 +101,7 @@ class Suite:
                     yield Job(
                         kind="recipe", name=run.name, recipe=run.recipe, settings=flat(run.set), data=data, seed=seed,
                         change=changes(run.change), ensemble=run.ensemble,
+                        shuffled=run.shuffled,
                     )  # fmt: skip
 
 
@@ -114,6 +117,7 @@ class Job:
     change: Words = ()
     seed: int = 0
     ensemble: int = 1
+    shuffled: bool = False
     tool: str | None = None  # of a peer: its name in the harness
     binarise: float | None = None
 
@@ -226,7 +230,7 @@ def _made(cls: type[Table], entry: Mapping[str, Any], where: str) -> Table:
 def _check(suite: Suite) -> None:
     """Check what one key cannot tell: columns, recipes, settings, peers, names."""
     for column in suite.columns:
-        if column not in (valid := (*METRICS, *BINS, *COSTS)):
+        if column not in (valid := (*METRICS, *BINS, *COSTS, *SHUFFLED)):
             raise RecipeError(f"{suite.name}: there is no column {column!r}; {nearest(column, valid)}")
     names = {peer.name for peer in suite.peer} | {run.name for run in suite.run}
     if suite.ratio_to is not None and suite.ratio_to not in names:

@@ -40,6 +40,10 @@ class BagEncoding:
         out: Floats = np.asarray(inputs.matrix @ self.vectors, np.float32)
         return np.maximum(out, 0, out=out) if self.relu else out
 
+    def operations(self) -> int:
+        """Count the operations for a text of ten words."""
+        return 2 * 10 * self.vectors.shape[1]
+
     def arrays(self) -> Arrays:
         """Name the arrays for a model file."""
         return {"words": self.vectors}
@@ -74,6 +78,14 @@ class OrderedEncoding:
             words = np.unique(some.words())
             out[start : start + 256] = self.network.vectors_of(some, words, self.vectors[words])
         return out
+
+    def operations(self) -> int:
+        """Count the operations for one text, with torch's counter."""
+        from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415
+
+        with FlopCounterMode(display=False) as counter:
+            self.encode(Ordered(np.ones((1, self.settings.words), np.int32)))
+        return int(counter.get_total_flops())
 
     def arrays(self) -> Arrays:
         """Name the arrays for a model file."""

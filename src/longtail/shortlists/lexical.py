@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,12 +22,13 @@ from longtail.errors import DataError, RecipeError
 from longtail.files import matrix_arrays, matrix_of, read_arrays, write_arrays
 from longtail.recipe import Part, record
 from longtail.shortlists.inverted import Inverted
-from longtail.types import LabelMatrix, Texts, TopK, best_of, contains
+from longtail.types import Floats, Ints, LabelMatrix, Texts, TopK, best_of, contains
 
 NEIGHBOURS, POWERS, SHARES = (5, 10, 20, 40), (1.0, 2.0, 4.0, 8.0), tuple(np.linspace(0, 1, 21).round(2).tolist())
 MIDDLE = 0.4  # the share at which neighbours and power are compared
 LABELS, POINTS = 0, 1  # the groups of the index
 CANDIDATES = 100  # label texts considered for each of them
+NOTHING = np.zeros(0, np.int64)
 
 
 @record
@@ -79,6 +80,15 @@ class Lexical(Part):
         return max(found, key=lambda choice: choice[0])[1]  # the first of equals: without pairs
 
 
+class Found(NamedTuple):
+    """The candidates of one text, and what their parts were divided by."""
+
+    labels: NDArray[np.int64]
+    scores: Floats
+    similarity: float  # of the nearest label text; 0 if there is none, or label texts do not count
+    votes: float  # of the label with most
+
+
 @dataclass(frozen=True, eq=False)
 class LexicalIndex:
     """An inverted index of label texts and training points, with the targets of the latter."""
@@ -99,25 +109,35 @@ class LexicalIndex:
 
     def one(self, text: str, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Score the k best labels of one text."""
-        share = np.float32(self.settings.share or 0)
-        with self.near.ask(*self.words.query(text)) as asked:
-            own, similar = asked.nearest(LABELS, k)
+        found = self.found(*self.words.query(text), k)
+        order = np.lexsort((found.labels, -found.scores))[:k]
+        return found.labels[order], found.scores[order]
+
+    def found(self, words: Ints, weights: Floats, k: int, also: NDArray[Any] | None = None) -> Found:
+        """Score the candidates for the k best labels of one bag, in no order, and the labels `also` in any case."""
+        share, own, similar = np.float32(self.settings.share or 0), NOTHING, np.zeros(0, np.float32)
+        with self.near.ask(words, weights) as asked:
+            if share:
+                own, similar = asked.nearest(LABELS, k)
             voted, votes = self._votes(*asked.nearest(POINTS, self.settings.neighbours or 1))
-            matched = asked.similarity(LABELS, voted)
-        if share == 0 or not len(own):
-            order = np.lexsort((voted, -votes))[:k]
-            return voted[order], (1 - share) * votes[order] / (votes.max() if len(votes) else 1)
-        scores = (share / similar[0]) * matched
-        if len(voted):
-            scores += (1 - share) / votes.max() * votes
+            most = float(votes.max()) if len(votes) else 0.0
+            if also is not None:
+                some, votes_of = np.union1d(voted, also), votes
+                votes = np.zeros(len(some), np.float32)
+                votes[np.searchsorted(some, voted)] = votes_of
+                voted = some
+            matched = asked.similarity(LABELS, voted) if len(own) else None
+        scores = (1 - share) / np.float32(most) * votes if most else votes
+        if matched is None:
+            return Found(voted, scores, 0.0, most)
+        scores = scores + (share / similar[0]) * matched
         fresh = np.ones(len(own), np.bool_)
         if len(voted):
             fresh = voted[np.minimum(np.searchsorted(voted, own), len(voted) - 1)] != own
         if fresh.any():
             voted = np.concatenate([voted, own[fresh]])
             scores = np.concatenate([scores, (share / similar[0]) * similar[fresh]])
-        order = np.lexsort((voted, -scores))[:k]
-        return voted[order], scores[order]
+        return Found(voted, scores, float(similar[0]), most)
 
     def _votes(self, near: NDArray[Any], similarity: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float32]]:
         """Add up what the nearest points say for their labels: (labels ascending, votes)."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from longtail.data.sequences import Sequences
 
 POINTS, PAIRS = 1024, 65536  # texts and pairs scored at once
+AGAIN = 200  # labels that a second index ranks again
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,7 @@ class VectorIndex:
             if self.guide is None:
                 labels, scores = top_products(self._headed(vectors), self.labels, k, bias=self.bias)
             else:
-                best = best_of(self._guided(vectors), k if self.second is None else max(k, 200))
+                best = best_of(self._guided(vectors), k if self.second is None else max(k, AGAIN))
                 if self.second is not None:
                     best = best_of(self.second.ranked(texts[some], best.labels, best.scores), k)
                 labels, scores = best.labels, best.scores
@@ -104,6 +105,20 @@ class VectorIndex:
             some = slice(start, start + PAIRS)
             out[some] = np.einsum("nd,nd->n", encoded[rows[some]], self.labels[labels[some]]) + self.bias[labels[some]]
         return out
+
+    def operations(self) -> int:
+        """Count the multiplications and additions of one prediction: the encoder, its heads, and the scored labels."""
+        labels, dim = self.labels.shape
+        scored, total = labels, self.encoding.operations()
+        if isinstance(self.guide, MetaGuide):
+            clusters = len(self.guide.rows)
+            scored = round(labels * min(1, self.guide.top / clusters))
+            total += 2 * clusters * dim + (2 * dim * dim if self.guide.head else 0)
+        elif isinstance(self.guide, NearGuide):
+            scored = min(self.guide.settings.keep, labels)
+            total += 2 * dim * (labels + len(self.guide.points))
+        again = 0 if self.second is None else self.second.encoding.operations() + 2 * dim * (dim + AGAIN)
+        return total + (2 * dim * dim if self.head else 0) + 2 * scored * dim + again
 
     def save(self, folder: Path, name: str = "weights.safetensors") -> None:
         """Write the arrays into a model folder; the vocabulary is written by its owner."""

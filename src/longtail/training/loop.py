@@ -56,7 +56,8 @@ class Loop:
     ) -> None:
         self.network, self.points, self.settings, self.seed, self.similar = network, points, settings, seed, similar
         self.per_epoch = math.ceil(points / settings.batch)
-        self.total = settings.epochs * self.per_epoch
+        self.epochs = max(settings.epochs, math.ceil(settings.least / self.per_epoch))
+        self.total = self.epochs * self.per_epoch
         self.optimiser = torch.optim.Adam(network.dense.parameters(), lr=settings.dense_rate)
         self.best, self.stale, self.kept = -math.inf, 0, dict[str, NDArray[Any]]()
 
@@ -93,7 +94,7 @@ class Loop:
                     losses.clear()
                     enough = self._enough(measured)
                 if progress:
-                    progress(f"{name}, epoch {epoch + 1} of {settings.epochs}", step + 1, self.total)
+                    progress(f"{name}, epoch {epoch + 1} of {self.epochs}", step + 1, self.total)
                 last = enough or step + 1 == self.total
                 if checkpoint and (last or time.monotonic() - saved >= settings.save_seconds):
                     at = self.total if last else step + 1

@@ -19,6 +19,7 @@ class Training(Part):
 
     part: ClassVar[str] = "training"
     epochs: int = Field(default=20, ge=1)
+    least: int = Field(default=0, ge=0)  # steps; small data get more epochs until there are so many
     batch: int = Field(default=256, ge=1)
     rate: float = Field(default=0.01, gt=0)
     dense_rate: float = Field(default=0.001, gt=0)

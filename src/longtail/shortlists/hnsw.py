@@ -1,0 +1,164 @@
+"""QUERY → NEAREST LABELS, most of them: a graph of neighbours (HNSW of faiss) over label vectors of one byte a number.
+
+The graph is kept as plain arrays and put together when it is opened: nothing that a stranger wrote is handed to a
+parser of faiss, and every edge is checked to stay inside.
+
+References: Malkov and Yashunin 2018, "Efficient and robust approximate nearest neighbor search".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longtail.errors import MissingExtra, ModelError
+from longtail.shortlists.stored import Stored
+from longtail.types import Floats, Ints
+
+LINKS, BUILD = 32, 100  # M and efConstruction
+LEVELS = 32  # most levels that a graph can have
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Label vectors as bytes, and the neighbours of each on every level that it stands on.
+
+    >>> rows = np.random.default_rng(0).normal(size=(200, 8)).astype(np.float32)
+    >>> graph = Graph.build(rows, np.zeros(200, np.float32))
+    >>> graph.nearest(rows[:1] * 9, 3)[0].shape
+    (1, 3)
+    """
+
+    stored: Stored  # (L, D), or (L, D + 2): bias, and what is missing to the largest length
+    neighbours: Ints  # all lists, one label after the other, level by level; -1 where there are fewer
+    levels: Ints  # (L,) on how many levels each label stands
+    entry: int
+    links: int
+    reach: int = 64  # efSearch: how many are kept in sight
+
+    @classmethod
+    def build(cls, vectors: Floats, bias: Floats, *, links: int = LINKS, build: int = BUILD) -> Graph:
+        """Link every label to others that are near."""
+        faiss = _faiss()
+        stored = Stored.of(_extended(vectors, bias), "int8")
+        index = _empty(stored, links)
+        index.hnsw.efConstruction = build
+        for start in range(0, len(vectors), 65536):
+            index.add(stored.take(slice(start, start + 65536)))
+        neighbours = faiss.vector_to_array(index.hnsw.neighbors).astype(np.int32)
+        levels = faiss.vector_to_array(index.hnsw.levels).astype(np.int32)
+        return cls(stored, neighbours, levels, int(index.hnsw.entry_point), links)
+
+    def reaching(self, reach: int) -> Graph:
+        """Keep more or fewer in sight: a larger reach finds more and takes longer."""
+        changed = replace(self, reach=reach)
+        changed.__dict__["index"] = self.index
+        return changed
+
+    def plain(self, dim: int) -> bool:
+        """Tell whether the rows are the label vectors, with nothing added."""
+        return bool(self.stored.rows.shape[1] == dim)
+
+    @cached_property
+    def index(self) -> Any:
+        """The graph in faiss."""
+        faiss = _faiss()
+        made = _empty(self.stored, self.links)
+        made.storage.ntotal = made.ntotal = len(self.levels)
+        faiss.copy_array_to_vector(
+            np.ascontiguousarray(self.stored.rows).ravel(), faiss.downcast_index(made.storage).codes
+        )
+        graph = made.hnsw
+        faiss.copy_array_to_vector(self.neighbours, graph.neighbors)
+        faiss.copy_array_to_vector(self.levels, graph.levels)
+        faiss.copy_array_to_vector(self._offsets().astype(np.uint64), graph.offsets)
+        graph.entry_point, graph.max_level = self.entry, int(self.levels.max(initial=1)) - 1
+        return made
+
+    def _offsets(self) -> NDArray[np.int64]:
+        """Where the list of each label begins, and the end: 2 M neighbours on the lowest level, M on the others."""
+        return np.append(0, np.cumsum((self.levels.astype(np.int64) + 1) * self.links))
+
+    def nearest(self, queries: Floats, n: int) -> tuple[NDArray[np.int64], Floats]:
+        """Find most of the n labels with the largest scores, best first: (N, n), -1 where nothing was found."""
+        width = self.stored.rows.shape[1]
+        if width > queries.shape[1]:
+            added = np.zeros((len(queries), 2), np.float32)
+            added[:, 0] = 1
+            queries = np.concatenate([queries, added], axis=1)
+        self.index.hnsw.efSearch = max(self.reach, n)
+        scores, found = self.index.search(np.ascontiguousarray(queries, np.float32), min(n, len(self.levels)))
+        return found, scores
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Name the arrays for a model file."""
+        held = {"neighbours": self.neighbours, "levels": self.levels}
+        held |= {"settings": np.array([self.entry, self.links, self.reach], np.int64)} | self.stored.arrays()
+        return {f"graph.{name}": array for name, array in held.items()}
+
+    @classmethod
+    def of_arrays(cls, held: Mapping[str, NDArray[Any]]) -> Graph | None:
+        """Put the arrays of a model file together, if it has them."""
+        if "graph.levels" not in held:
+            return None
+        own = {name.removeprefix("graph."): array for name, array in held.items() if name.startswith("graph.")}
+        entry, links, reach = (int(number) for number in own["settings"])
+        made = cls(Stored.of_arrays(own), own["neighbours"], own["levels"], entry, links, reach)
+        if not made._sound():
+            raise ModelError("the graph of the index is damaged; make the index again")
+        return made
+
+    def _sound(self) -> bool:
+        """Tell whether every edge leads to a label that stands on the level of the edge."""
+        count, links, levels, edges = len(self.stored), self.links, self.levels, self.neighbours
+        sound = levels.dtype == np.int32 and levels.shape == (count,) and self.stored.rows.dtype == np.uint8
+        sound = sound and edges.dtype == np.int32 and edges.ndim == 1 and count > 0
+        if not sound or not (1 <= links <= 1024 and 0 <= self.entry < count and 1 <= self.reach <= 2**20):
+            return False
+        if not 1 <= levels.min() <= levels.max() <= LEVELS or levels[self.entry] != levels.max():
+            return False
+        starts = self._offsets()
+        if len(edges) != starts[-1] or edges.min() < -1 or edges.max() >= count:
+            return False
+        for level in range(1, int(levels.max())):
+            high = np.flatnonzero(levels > level)
+            some = edges[(starts[high] + (level + 1) * links)[:, None] + np.arange(links)]
+            if (levels[some[some >= 0]] <= level).any():
+                return False
+        return True
+
+
+def _extended(vectors: Floats, bias: Floats) -> Floats:
+    """Give all rows the same length, so that the largest product is the nearest row; rows that have it stay."""
+    squares = np.einsum("rd,rd->r", vectors, vectors) + bias**2
+    if not bias.any() and np.ptp(squares) < 1e-3 * squares.max(initial=1e-12):
+        return vectors
+    missing = np.sqrt(np.maximum(squares.max(initial=0) - squares, 0))
+    return np.column_stack([vectors, bias, missing]).astype(np.float32)
+
+
+def _empty(stored: Stored, links: int) -> Any:
+    """Make a graph without labels that knows what the bytes stand for."""
+    faiss = _faiss()
+    if stored.low is None or stored.step is None:
+        raise ModelError("a graph needs rows of bytes; make the index again")
+    index = faiss.IndexHNSWSQ(stored.rows.shape[1], faiss.ScalarQuantizer.QT_8bit, links, faiss.METRIC_INNER_PRODUCT)
+    storage = faiss.downcast_index(index.storage)
+    ranges = np.concatenate([stored.low - stored.step / 2, stored.step * 255]).astype(np.float32)
+    faiss.copy_array_to_vector(ranges, storage.sq.trained)
+    index.is_trained = storage.is_trained = True
+    return index
+
+
+def _faiss() -> Any:
+    """Import faiss, an extra."""
+    try:
+        import faiss  # noqa: PLC0415
+    except ImportError:
+        raise MissingExtra("faiss-cpu", "ann") from None
+    return faiss

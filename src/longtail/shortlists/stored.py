@@ -1,0 +1,114 @@
+"""LABEL VECTORS → FEWER BYTES: rows (L, D) as float32, as float16, or as bytes with a range for each dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longtail.errors import ModelError
+from longtail.shortlists.exact import largest
+from longtail.types import Floats
+
+Precision = Literal["fp32", "fp16", "int8"]
+TYPES: dict[Precision, Any] = {"fp32": np.float32, "fp16": np.float16, "int8": np.uint8}
+CELLS = 2**22  # numbers that are made floats at once
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """Rows as they lie in memory; bytes stand for low + step · byte.
+
+    >>> held = Stored.of(np.array([[0, 1], [1, 0], [0.5, 0.5]], np.float32), "int8")
+    >>> held.rows.nbytes, held.take(np.array([2])).round(2).tolist() == [[0.5, 0.5]]
+    (6, True)
+    """
+
+    rows: NDArray[Any]  # (L, D)
+    low: Floats | None = None  # (D,)
+    step: Floats | None = None  # (D,)
+
+    @classmethod
+    def of(cls, vectors: Floats, precision: Precision) -> Stored:
+        """Store vectors."""
+        if precision != "int8":
+            return cls(np.asarray(vectors, TYPES[precision]))
+        least = vectors.min(axis=0) if len(vectors) else np.zeros(vectors.shape[1], np.float32)
+        width = (vectors.max(axis=0) if len(vectors) else least) - least
+        rows = np.empty(vectors.shape, np.uint8)
+        for start in range(0, len(vectors), 65536):
+            some = (vectors[start : start + 65536] - least) / np.maximum(width, 1e-12)
+            rows[start : start + 65536] = (255 * some).clip(0, 255)
+        step = (width / 255).astype(np.float32)
+        return cls(rows, (least + step / 2).astype(np.float32), step)  # a byte stands for the middle of its range
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def precision(self) -> Precision:
+        """How the rows are stored."""
+        return next(name for name, kind in TYPES.items() if self.rows.dtype == kind)
+
+    def take(self, labels: NDArray[Any] | slice) -> Floats:
+        """Return rows as float32."""
+        rows = self.rows[labels]
+        if rows.dtype == np.float32:
+            return rows
+        out = rows.astype(np.float32)
+        if self.step is not None and self.low is not None:
+            out *= self.step
+            out += self.low
+        return out
+
+    def scores(self, query: Floats, labels: NDArray[Any] | slice) -> Floats:
+        """Multiply some rows with a query (D,)."""
+        rows = self.rows.take(labels, axis=0) if isinstance(labels, np.ndarray) else self.rows[labels]
+        if self.step is None or self.low is None:
+            return np.asarray(rows, np.float32) @ query
+        return np.asarray(rows.astype(np.float32) @ (query * self.step) + query @ self.low, np.float32)
+
+    def pairs(self, queries: Floats, asked: NDArray[Any], labels: NDArray[Any]) -> Floats:
+        """Multiply pairs: query asked[i] with row labels[i]."""
+        out = np.empty(len(asked), np.float32)
+        block = max(1, CELLS // max(1, self.rows.shape[1]))
+        for start in range(0, len(asked), block):
+            some = slice(start, start + block)
+            out[some] = np.einsum("nd,nd->n", queries[asked[some]], self.take(labels[some]))
+        return out
+
+    def all(self, query: Floats) -> Floats:
+        """Multiply all rows with a query (D,)."""
+        if self.rows.dtype == np.float32:
+            return np.asarray(self.rows @ query, np.float32)
+        out = np.empty(len(self), np.float32)
+        block = max(1, CELLS // max(1, self.rows.shape[1]))
+        for start in range(0, len(self), block):
+            some = slice(start, start + block)
+            out[some] = self.scores(query, some)
+        return out
+
+    def top(self, query: Floats, k: int, bias: Floats) -> tuple[NDArray[np.int64], Floats]:
+        """Look at all rows for the k largest products plus bias, best first."""
+        return largest(self.all(query) + bias, k)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Name the arrays for a model file."""
+        held = {"rows": self.rows}
+        return held if self.low is None or self.step is None else held | {"low": self.low, "step": self.step}
+
+    @classmethod
+    def of_arrays(cls, held: Mapping[str, NDArray[Any]]) -> Stored:
+        """Put the arrays of a model file together, after checking that they fit each other."""
+        made = cls(held["rows"], held.get("low"), held.get("step"))
+        bytes_ = made.rows.dtype == np.uint8
+        sound = made.rows.ndim == 2 and made.rows.dtype in (np.uint8, np.float16, np.float32)
+        for part in (made.low, made.step):
+            sound = sound and (part is not None) == bytes_
+            sound = sound and (part is None or (part.shape == made.rows.shape[1:] and bool(np.isfinite(part).all())))
+        if not sound:
+            raise ModelError("the label vectors of the index are damaged; make the index again")
+        return made
