@@ -17,13 +17,11 @@ from longtail.types import Floats, LabelMatrix, Texts, TopK, contains, label_mat
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
-    from sklearn.linear_model import LogisticRegression
     from sklearn.utils.validation import check_is_fitted
 except ImportError:
     raise MissingExtra("scikit-learn", "sklearn") from None
 
 CANDIDATES = 100  # labels of a text that get a probability
-HELD, FEW = 0.1, 20  # the share of the points that probabilities are calibrated on; with fewer points they are not
 Names: TypeAlias = Sequence[str] | Mapping[Any, str]
 
 
@@ -34,9 +32,8 @@ class LongtailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     texts of the labels: one for each column of a label matrix, or by name; a name that no point has is a label too.
     `predict` returns the best `top` labels of each text whose probability is at least `threshold`.
 
-    Probabilities are shares of the scores of a text (a softmax), good for order and for comparing the labels of one
-    text. With `calibrate` they mean what they say: a tenth of the points is held out to learn how often a score is
-    right, and the recipe is fitted twice.
+    Probabilities say how often such a score was right on points that the fit held out. Where it held none out (few
+    points, or a recipe with nothing to choose) they are shares of the scores of a text: good for order only.
 
     Labels are a matrix (sparse or dense, one column each), or a list of names for each text. For cross-validation of
     lists give `cv=KFold(…)`: scikit-learn itself can only cut matrices. `score` is P@1.
@@ -54,7 +51,6 @@ class LongtailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         label_texts: Names | None = None,
         top: int = 5,
         threshold: float = 0.0,
-        calibrate: bool = False,
         seed: int = 0,
     ) -> None:
         self.recipe = recipe
@@ -62,7 +58,6 @@ class LongtailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.label_texts = label_texts
         self.top = top
         self.threshold = threshold
-        self.calibrate = calibrate
         self.seed = seed
 
     def __sklearn_tags__(self) -> Any:
@@ -91,13 +86,7 @@ class LongtailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         meant = Labels(len(self.classes_), _label_texts(self.classes_, known, given=not _is_matrix(y)))
         train = Split("train", meant, targets, no_pairs(targets.shape), points, dataset="data")
-        recipe = self._recipe()
-        self.curve_ = None
-        if self.calibrate and len(train) >= FEW:
-            kept, apart = train.divide(HELD, seed=self.seed)
-            trial = fit(recipe, kept)
-            self.curve_ = _curve(trial.predict_split(apart, min(CANDIDATES, len(meant))), apart.targets)
-        self.model_ = fit(recipe, train)
+        self.model_ = fit(self._recipe(), train)
         return self
 
     def predict(self, texts: Iterable[str]) -> sp.csr_array:
@@ -135,9 +124,8 @@ class LongtailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         top = self.model_.predict(_texts(texts), wide)
         found = top.labels >= 0
         scores = np.where(found, top.scores, -np.inf)
-        if self.curve_ is not None:
-            steep, height = self.curve_
-            chances = np.where(found, 1 / (1 + np.exp(-steep * np.where(found, scores, 0) - height)), 0)
+        if self.model_.probabilities is not None:
+            chances = self.model_.probabilities(scores)
         else:
             best = np.where(found.any(1), scores.max(1, initial=-np.inf), 0)
             chances = np.exp(scores - best[:, None])  # exp(-inf) is 0
@@ -208,16 +196,6 @@ def _label_texts(classes: NDArray[Any], known: Names | None, *, given: bool) -> 
     if len(known) != len(classes):
         raise BadArgument(f"{len(known)} label texts for {len(classes)} labels", remedy="give one for each label")
     return Texts(list(known))
-
-
-def _curve(top: TopK, targets: LabelMatrix) -> tuple[float, float] | None:
-    """Learn how often a score is right: the slope and the height of a logistic curve."""
-    found = top.labels >= 0
-    right = contains(targets, top.labels)[found]
-    if right.all() or not right.any():
-        return None
-    line = LogisticRegression(C=1e6).fit(top.scores[found][:, None], right)
-    return float(line.coef_[0, 0]), float(line.intercept_[0])
 
 
 def _matrix(top: TopK, values: NDArray[Any], kept: NDArray[np.bool_], width: int, kind: type) -> sp.csr_array:
