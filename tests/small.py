@@ -46,7 +46,7 @@ def board(points: int = 400, *, named: bool = True) -> Split:
 def small(name: str = "frugal", /, **changes: Any) -> Recipe:
     """Find a recipe, make it small, and change settings: `training__rate=0.1` is training.rate."""
     recipe = find_recipe(name)
-    for path, value in SMALL[name.split("+")[0]].items():
+    for path, value in SMALL[name.partition("+")[0]].items():
         recipe = recipe.override(path, value)
     for path, value in changes.items():
         recipe = recipe.override(path.replace("__", "."), value)
