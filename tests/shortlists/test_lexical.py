@@ -50,13 +50,15 @@ def test_settings_come_from_validation_and_stay_fixed_when_set():
     data = load(shared_data("LF-MDNSeeAlsoTitles-6K"))
     kept, held = data.train.divide(0.1)
     words = Words.fit(kept.texts, data.labels.texts)
-    chosen = Lexical(power=2.0).choose(kept, held, words)
+    chosen = Lexical(power=2.0).choose(kept, held, words).settings
     assert chosen.power == 2.0
     assert chosen.neighbours is not None
     assert chosen.share is not None
-    assert Lexical(power=2.0).choose(kept, held, words) == chosen
-    assert chosen.choose(kept, held, words) is chosen
-    with pytest.raises(RecipeError, match="not chosen"):
+    assert chosen.pairs is False
+    assert Lexical(power=2.0).choose(kept, held, words).settings == chosen
+    assert chosen.choose(kept, held, words).settings is chosen
+    assert Lexical(pairs=None).choose(kept, held, words).settings.pairs is not None
+    with pytest.raises(RecipeError, match="not all chosen"):
         Lexical(power=2.0).fit(kept, words)
 
 

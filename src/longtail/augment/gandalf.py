@@ -37,7 +37,8 @@ class Gandalf(SoftTargets):
     out (Z alone). `sample` draws that many points from the result without replacement, "points" as many as there were.
     `share` uses a part of the labels: at random, or from the tail bin on towards the head. `self_one=False` leaves the
     self edge of σ(S) at σ(1) = 0.73. `calibrate` replaces the conditionals by what the twins of labels among the points
-    say they are worth; `fitted` holds what was found, so that it travels with the recipe.
+    say they are worth, and makes no points where label texts have nothing to do with the points of their labels; `fitted`
+    holds what was found, so that it travels with the recipe.
 
     >>> from longtail.data.dataset import from_rows
     >>> data = from_rows({"train": (["red cat", "old cat"], [[0, 1], [0]])}, label_texts=["cat", "red", "dog"])
@@ -76,6 +77,8 @@ class Gandalf(SoftTargets):
 
     def augment(self, train: Split, *, seed: int = 0) -> Split:
         """Append the label points after the others; the same seed gives the same points."""
+        if self.calibrate and not self.calibration(train, seed=seed).trusted:
+            return train  # label texts that have nothing to do with their points make no points
         chosen = self._chosen(train, np.random.default_rng((seed, 1)))
         labelled = _label_points(train, chosen, self.rows(train, seed=seed))
         whole = labelled if self.points == "labels" else _union(train, labelled)

@@ -22,6 +22,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.data.dataset import Split
+from longtail.data.tokens import Words
 from longtail.errors import DataError
 from longtail.labels.blocks import edge_rows
 from longtail.labels.curves import Counts, Curve, Isotonic, Logistic, Numbers, Shrunk, curve_of
@@ -39,6 +40,7 @@ EDGES = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)  # of the reliability table, each 
 # Shares of the promised relevance that must be real. Rules of thumb, set by hand so that two data sets (0.70, 0.61) and
 # their versions with 30 % of the label texts permuted (0.51, 0.43) fall on different sides; not tested on other data.
 HELPS, CAREFUL = 0.55, 0.2
+LEAST_TRUST = 0.1  # five data sets have 0.27 to 0.89, and within 0.02 of 0 when all label texts are permuted
 
 
 class Twins(NamedTuple):
@@ -82,6 +84,7 @@ class Calibration:
     losses: Mapping[str, float]  # log loss of plain, base, shrunk, isotonic, logistic
     briers: Mapping[str, float]  # mean squared error of plain and calibrated
     reliability: Mapping[str, tuple[Reliability, ...]]  # of plain and calibrated
+    trust: float = 1.0  # how much nearer points are to the texts of their labels than to those of others; 0: no nearer
 
     @property
     def method(self) -> str:
@@ -124,6 +127,11 @@ class Calibration:
             return f"Careful: {measured}; compare plain and calibrated Gandalf on validation data before you use one."
         return f"Do not: {measured}; label texts say something else than the texts of points here."
 
+    @property
+    def trusted(self) -> bool:
+        """Whether label texts have anything to do with the points of their labels."""
+        return self.trust >= LEAST_TRUST
+
     def apply(self, targets: LabelMatrix, *, threshold: float = 0.1) -> sp.csr_array:
         """Return calibrated soft targets (L, L), strictly above the threshold, self edges 1.
 
@@ -147,7 +155,7 @@ class Calibration:
         plain = {
             "method": self.method, "verdict": self.verdict, "advice": self.advice,
             "labels": self.labels, "twins": self.twins, "pairs": self.pairs,
-            "base_rate": self.base_rate, "real": self.real, "losses": dict(self.losses), "briers": dict(self.briers),
+            "base_rate": self.base_rate, "real": self.real, "trust": self.trust, "losses": dict(self.losses), "briers": dict(self.briers),
         }  # fmt: skip
         tables = {name: [asdict(row) for row in rows] for name, rows in self.reliability.items()}
         return plain | {"reliability": tables, "curve": self.curve.to_dict()}
@@ -172,6 +180,7 @@ def calibration_of(value: Mapping[str, Any]) -> Calibration:
         return Calibration(
             curve_of(value["curve"]), int(value["labels"]), int(value["twins"]), int(value["pairs"]),
             float(value["base_rate"]), float(value["real"]), dict(value["losses"]), dict(value["briers"]), tables,
+            float(value["trust"]),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as reason:
         raise DataError(f"this is not a calibration ({reason})", remedy="fit it again: longtail graph fit") from None
@@ -311,7 +320,34 @@ def _record(train: Split, found: Twins, pairs: Pairs, curve: Curve, held: Mappin
         tables = {name: _reliability(values, outcomes) for name, values in both.items()}
     real = float(outcomes[promised].sum() / plain[promised].sum()) if promised.any() else 0.0
     with_twin = len(np.unique(found.labels))
-    return Calibration(curve, len(train.labels), with_twin, len(outcomes), base, real, losses, briers, tables)
+    trust = text_trust(train)
+    return Calibration(curve, len(train.labels), with_twin, len(outcomes), base, real, losses, briers, tables, trust)
+
+
+def text_trust(train: Split, *, seed: int = 0, most: int = 5000) -> float:
+    """Tell how much more often a point shares words with a text of its own labels than with that of another label.
+
+    Each of up to `most` pairs of a point and its label is compared with the same point and a label of another point:
+    the share in which the own label is nearer, less the share in which the other is. It is 0 where texts went to the
+    wrong labels.
+
+    >>> from longtail.data.dataset import from_rows
+    >>> data = from_rows({"train": (["red cat", "old dog"] * 50, [[0], [1]] * 50)}, label_texts=["cat", "dog"])
+    >>> text_trust(data.train) > 0.3
+    True
+    """
+    names = train.labels.texts
+    if train.texts is None or names is None or train.targets.nnz == 0:
+        return 1.0  # nothing can be said
+    random = np.random.default_rng((seed, 7))
+    entries = random.integers(0, train.targets.nnz, min(most, train.targets.nnz))
+    points = np.searchsorted(train.targets.indptr, entries, "right") - 1
+    own, others = train.targets.indices[entries], train.targets.indices[random.permutation(entries)]
+    asked = train.texts.take(points)
+    words = Words.fit(asked, names.take(own))
+    bags = words.bag(asked)
+    near = [np.asarray(bags.multiply(words.bag(names.take(some))).sum(axis=1)).ravel() for some in (own, others)]
+    return float((near[0] > near[1]).mean() - (near[0] < near[1]).mean())
 
 
 def _log_loss(predicted: Numbers, outcomes: Numbers) -> float:

@@ -149,14 +149,21 @@ def _material(
         vocabulary = Sequences.fit(texts, names or [])
         inputs = Ordered(vocabulary.ids(texts, encoder.words))
         named = None if names is None else Ordered(vocabulary.ids(names, encoder.words))
-    made = np.zeros(len(train), np.bool_) if train.augmented is None else train.augmented
     weight = cast(Training, recipe.training).augmented
-    weights = np.where(made, 1.0 if weight == "choose" else weight, 1.0).astype(np.float32)
+    weights = _weights(train, 1.0 if weight == "choose" else weight)
     points = Points(inputs, train.targets, train.excluded, weights, named)
     together = _bags([inputs, *([] if named is None else [named])], len(vocabulary))
     vectors = word_vectors(vocabulary.vocabulary, encoder.dim, encoder.start, together, seed=recipe.seed)
     fingerprint, scratch, progress = run
     return Material(recipe, train, held, words, vocabulary, points, vectors, scratch, fingerprint, progress)
+
+
+def _weights(train: Split, weight: float) -> Floats:
+    """Weigh the points that an augmentation made, each by the target that it is surest of."""
+    if train.augmented is None:
+        return np.ones(len(train), np.float32)
+    surest = train.targets.max(axis=1).toarray().ravel() if train.targets.nnz else np.zeros(len(train))
+    return np.where(train.augmented, weight * np.minimum(surest, 1), 1.0).astype(np.float32)
 
 
 def _bags(parts: list[Inputs], width: int) -> sp.csr_array:
@@ -366,8 +373,7 @@ def _weighed(made: Material, settings: Training) -> Material:
     short = settings.override("epochs", max(1, settings.epochs // 4))
 
     def weighed(weight: float) -> Material:
-        weights = np.where(marks, weight, 1.0).astype(np.float32)
-        return replace(made, points=replace(made.points, weights=weights))
+        return replace(made, points=replace(made.points, weights=_weights(made.train, weight)))
 
     def value(weight: float) -> float:
         return _quality(_stages(replace(weighed(weight), scratch=None), short), held)
