@@ -15,7 +15,6 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from conftest import shared_data
 from small import board, networks, same, short, small
 
 import longtail as lt
@@ -286,15 +285,9 @@ def test_the_largest_seed_trains_and_a_larger_one_is_refused():
 
 
 def test_kill_9_in_the_middle_of_training(tmp_path):
-    data = shared_data("LF-MDNSeeAlsoTitles-6K")
-    settings = [
-        "encoder.dim=32",
-        "training.epochs=4",
-        "training.save_seconds=0.2",
-        "shortlist.random=50",
-        "augment=[]",
-        "lexical=null",
-    ]
+    train, data = board(), tmp_path / "data"
+    lt.write(lt.Dataset(train.labels, {"train": train}, "board"), data, "jsonl")
+    settings = ["encoder.dim=16", "training.epochs=12", "training.batch=8", "training.save_seconds=0.1", "lexical=null"]
     flags = [part for setting in settings for part in ("--set", setting)]
 
     def command(out):
