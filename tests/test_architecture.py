@@ -10,8 +10,8 @@ from conftest import ROOT
 SOURCE = ROOT / "src" / "longtail"
 ORDER = [
     "errors", "types", "files", "recipe", "data", "labels", "augment", "encoders", "shortlists", "classifiers",
-    "losses", "probabilities", "model", "training", "explanations", "index", "predictions", "metrics", "comparison",
-    "report", "page", "recipes", "pipeline", "estimator", "bench", "serve", "cli",
+    "losses", "probabilities", "model", "training", "artefact", "additions", "predictions", "explanations", "index",
+    "metrics", "comparison", "report", "page", "recipes", "pipeline", "estimator", "bench", "serve", "cli",
 ]  # fmt: skip
 INSIDE = {
     "data": [
@@ -29,7 +29,10 @@ INSIDE = {
     ],
     "labels": ["propensity", "blocks", "walk", "graph", "tree", "curves", "calibration", "lookup", "journal"],
     "augment": ["soft", "gandalf", "mixed", "labelmix", "mixup", "synonyms"],
-    "shortlists": ["inverted", "lexical", "exact", "nearest", "pool", "meta", "near", "vectors", "blend"],
+    "shortlists": [
+        "inverted", "lexical", "exact", "nearest", "pool", "meta", "near", "vectors", "stored", "hnsw", "search",
+        "blend",
+    ],
     "training": ["settings", "tables", "checkpoint", "logs", "loop", "network", "stages"],
     "serve": [
         "protocol",

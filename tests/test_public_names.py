@@ -8,8 +8,8 @@ import sys
 import longtail
 
 NAMES = {
-    "DataError", "Dataset", "Evaluation", "LongtailClassifier", "LongtailError", "Model", "ModelError", "Recipe",
-    "RecipeError", "ResourceError", "Split", "TopK", "evaluate", "find_recipe", "fit", "load", "write",
+    "DataError", "Dataset", "Evaluation", "Index", "LongtailClassifier", "LongtailError", "Model", "ModelError",
+    "Recipe", "RecipeError", "ResourceError", "Split", "TopK", "evaluate", "find_recipe", "fit", "load", "write",
 }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from longtail.data.formats import load, write
     from longtail.errors import DataError, LongtailError, ModelError, RecipeError, ResourceError
     from longtail.estimator import LongtailClassifier
+    from longtail.index import Index
     from longtail.metrics import Evaluation
     from longtail.model import Model
     from longtail.pipeline import evaluate, fit
@@ -31,6 +32,7 @@ _PLACES = {
     "longtail.data.formats": ("load", "write"),
     "longtail.errors": ("DataError", "LongtailError", "ModelError", "RecipeError", "ResourceError"),
     "longtail.estimator": ("LongtailClassifier",),
+    "longtail.index": ("Index",),
     "longtail.metrics": ("Evaluation",),
     "longtail.model": ("Model",),
     "longtail.pipeline": ("evaluate", "fit"),
@@ -41,8 +43,8 @@ _WHERE = {name: module for module, names in _PLACES.items() for name in names}
 
 __version__ = "0.1.0"
 __all__ = [
-    "DataError", "Dataset", "Evaluation", "LongtailClassifier", "LongtailError", "Model", "ModelError", "Recipe",
-    "RecipeError", "ResourceError", "Split", "TopK", "evaluate", "find_recipe", "fit", "load", "write",
+    "DataError", "Dataset", "Evaluation", "Index", "LongtailClassifier", "LongtailError", "Model", "ModelError",
+    "Recipe", "RecipeError", "ResourceError", "Split", "TopK", "evaluate", "find_recipe", "fit", "load", "write",
 ]  # fmt: skip
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -11,10 +13,10 @@ from numpy.typing import NDArray
 from longtail.data.dataset import Split
 from longtail.shortlists.lexical import LexicalIndex
 from longtail.shortlists.vectors import VectorIndex
-from longtail.types import Floats, TopK, best_of, contains
+from longtail.types import Floats, Ints, TopK, best_of, contains
 
 MORE = 50  # labels taken from each side beyond those asked for
-BLENDS = tuple(np.linspace(0, 1, 21).round(2).tolist()) + (1.25, 1.5, 2.0, 3.0, 5.0)
+BLENDS = (*np.linspace(0, 1, 21).round(2).tolist(), 1.25, 1.5, 2.0, 3.0, 5.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +35,21 @@ class Candidates:
         return best_of(sp.csr_array((scores, self.labels, self.starts), shape=(len(self.starts) - 1, self.width)), k)
 
 
-def candidates(vectors: VectorIndex, lexical: LexicalIndex, texts: list[str], k: int) -> Candidates:
+class Scores(Protocol):
+    """Label vectors that find and score labels."""
+
+    @property
+    def labels(self) -> Sized:
+        """One row a label."""
+
+    def top(self, texts: Sequence[str], k: int) -> tuple[Ints, Floats]:
+        """Find the k best labels of each text."""
+
+    def pairs(self, texts: Sequence[str], rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
+        """Score pairs: text rows[i] with labels[i]."""
+
+
+def candidates(vectors: Scores, lexical: LexicalIndex, texts: list[str], k: int) -> Candidates:
     """Find and score the candidates for the k best labels of each text."""
     width = len(vectors.labels)
     found, _ = vectors.top(texts, k + MORE)

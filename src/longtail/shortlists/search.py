@@ -46,7 +46,7 @@ class Search:
         """Encode one text, given with its bag: (D,)."""
         encoding, head = self.vectors.encoding, self.vectors.head
         if not isinstance(encoding, BagEncoding):
-            return self.encode([text])[0]
+            return np.asarray(self.encode([text])[0], np.float32)
         vector: Floats = weights @ encoding.vectors.take(words, axis=0)
         if encoding.relu:
             np.maximum(vector, 0, out=vector)
@@ -61,7 +61,8 @@ class Search:
         """Find the n best labels of one encoded text, best first."""
         if self.guided:
             labels, scores = self.vectors.top([text], n)
-            return labels[0], scores[0]
+            held = labels[0] >= 0
+            return labels[0][held], scores[0][held]
         if self.graph is None or n > DEEP:
             return self.labels.top(query, n, self.vectors.bias)
         found, scores = self.graph.nearest(query[None], n)
@@ -79,7 +80,7 @@ class Search:
 
     def some(self, query: Floats, labels: NDArray[Any]) -> Floats:
         """Score chosen labels for one encoded text."""
-        return self.labels.scores(query, labels) + self.vectors.bias[labels]
+        return np.asarray(self.labels.scores(query, labels) + self.vectors.bias[labels], np.float32)
 
     def top(self, texts: Sequence[str], k: int) -> tuple[Ints, Floats]:
         """Find the k best labels of many texts; places without one hold -1."""
@@ -91,14 +92,14 @@ class Search:
             some = slice(start, start + BLOCK)
             queries = self.encode(texts[some])
             if self.graph is None or k > DEEP:
-                found[some], values[some] = self._exact(queries, k)
+                found[some], values[some] = self.exact(queries, k)
                 continue
             for row, (labels, scores) in enumerate(zip(*self.graph.nearest(queries, k), strict=True)):
                 own, best = self._rescored(queries[row], labels, scores)
                 found[start + row, : len(own)], values[start + row, : len(own)] = own, best
         return found, values
 
-    def _exact(self, queries: Floats, k: int) -> tuple[Ints, Floats]:
+    def exact(self, queries: Floats, k: int) -> tuple[Ints, Floats]:
         """Look at all labels."""
         if self.labels.rows.dtype == np.float32:
             return top_products(queries, self.labels.rows, k, bias=self.vectors.bias)
@@ -114,7 +115,8 @@ class Search:
 
     def pairs(self, texts: Sequence[str], rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
         """Score pairs: text rows[i] with labels[i]."""
-        return self.labels.pairs(self.encode(texts), rows, labels) + self.vectors.bias[labels]
+        scores = self.labels.pairs(self.encode(texts), rows, labels)
+        return np.asarray(scores + self.vectors.bias[labels], np.float32)
 
 
 def measured_recall(search: Search, queries: Floats, exact: Ints) -> float:

@@ -1,0 +1,188 @@
+"""TEXT + LABEL → REASONS: the words that carried a prediction, what is near the text, and what is known of the label.
+
+A word's share is what the score loses without it, scored anew: that works for every recipe.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longtail.data.dataset import Labels
+from longtail.data.tokens import WORD
+from longtail.labels.propensity import bins
+from longtail.model import Model
+from longtail.shortlists.inverted import Inverted
+from longtail.shortlists.lexical import LABELS, POINTS
+
+BINS = ("head", "torso", "tail")
+MOST_WORDS = 50  # of a long text that are tried
+NEAR = 5  # points, label texts
+NEIGHBOURS = 10
+LOOKED = 2000  # points of a label that are compared with a text
+CHECKED = 20  # points by which an index is known to hold the training texts
+
+Score = Callable[[str], float]
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of the text, and what the score loses without it."""
+
+    word: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """A training text, how near it is by words, and whether it has the label."""
+
+    text: str
+    similarity: float
+    has: bool
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """Another label: near the text by its own, or the share of the label's points that have it too."""
+
+    id: int
+    text: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a text gets a label."""
+
+    text: str
+    label: int
+    label_text: str
+    score: float
+    probability: float | None
+    rank: int | None  # 1 is the best; None where it is not among the first hundred
+    frequency: int
+    bin: str  # head, torso or tail
+    words: tuple[Word, ...]
+    points: tuple[Point, ...]
+    label_texts: tuple[Neighbour, ...]
+    neighbours: tuple[Neighbour, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Turn into plain values."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+
+class Reasons:
+    """What a model knows about its points and labels, looked up when it is asked for."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    @cached_property
+    def near(self) -> Inverted | None:
+        """Label texts and training points by their words: that of the model if it holds the same points."""
+        model, examples = self.model, self.model.examples
+        if examples is None:
+            return model.lexical.near if model.lexical else None
+        if model.lexical is not None and model.lexical.targets.shape[0] >= len(examples.texts):
+            known = model.lexical.near.groups[POINTS][:CHECKED]
+            bags = model.words.bag(examples.texts[:CHECKED])
+            if known.shape == bags.shape and abs(known - bags).max() < 1e-5:
+                return model.lexical.near
+        names = model.words.bag(model.labels.texts or [""] * len(model.labels))
+        return Inverted.build(names, model.words.bag(examples.texts))
+
+    @cached_property
+    def points_of(self) -> Any:
+        """The points of each label, (L, N)."""
+        return None if self.model.examples is None else self.model.examples.targets.T.tocsr()
+
+    @cached_property
+    def bins(self) -> NDArray[np.int32]:
+        """Head 0, torso 1, tail 2, of each trained label."""
+        return bins(self.model.frequencies, len(BINS))
+
+    def bin(self, label: int) -> str:
+        """Name the bin of a label; new labels are of the tail."""
+        return BINS[int(self.bins[label])] if label < len(self.bins) else BINS[-1]
+
+    def examples(self, label: int) -> NDArray[np.int64]:
+        """List the training points of a label."""
+        if self.points_of is None or label >= self.points_of.shape[0]:
+            return np.zeros(0, np.int64)
+        own = slice(self.points_of.indptr[label], self.points_of.indptr[label + 1])
+        return np.asarray(self.points_of.indices[own][:LOOKED], np.int64)
+
+    def neighbours(self, label: int, labels: Labels, most: int = NEIGHBOURS) -> tuple[Neighbour, ...]:
+        """Find the labels that share most points with a label; a new label has none."""
+        points, examples = self.examples(label), self.model.examples
+        if examples is None or len(points) == 0:
+            return ()
+        shared = np.asarray((examples.targets[points] > 0).sum(axis=0)).ravel()
+        shared[label] = 0
+        best = np.argsort(-shared, kind="stable")[:most]
+        return tuple(
+            Neighbour(int(other), name_of(labels, int(other)), round(float(shared[other] / len(points)), 4))
+            for other in best
+            if shared[other] > 0
+        )
+
+    def near_points(self, text: str, label: int) -> tuple[Point, ...]:
+        """Find the training points nearest to a text by words: any, and those that have the label."""
+        examples = self.model.examples
+        if examples is None:
+            return ()
+        found: dict[int, float] = {}
+        words, weights = self.model.words.query(text)
+        own = self.examples(label)
+        if self.near is not None:
+            with self.near.ask(words, weights) as asked:
+                rows, similar = asked.nearest(POINTS, 4 * NEAR)
+                found |= dict(zip(rows.tolist(), similar.tolist(), strict=True))
+                mine = asked.similarity(POINTS, own)
+            best = np.argsort(-mine, kind="stable")[:NEAR]
+            found |= {int(own[place]): float(mine[place]) for place in best if mine[place] > 0}
+        real = {row: value for row, value in found.items() if row < len(examples.texts)}  # not those of augmentations
+        carriers = set(own.tolist())
+        order = sorted(real, key=lambda row: (row not in carriers, -real[row]))
+        kept = [row for row in order if row in carriers][:NEAR]
+        kept += [row for row in order if row not in carriers][: max(2, NEAR - len(kept))]
+        return tuple(Point(examples.texts[row], round(real[row], 4), row in carriers) for row in kept)
+
+    def near_labels(self, text: str, labels: Labels) -> tuple[Neighbour, ...]:
+        """Find the label texts nearest to a text by words."""
+        if self.near is None or labels.texts is None:
+            return ()
+        with self.near.ask(*self.model.words.query(text)) as asked:
+            rows, similar = asked.nearest(LABELS, NEAR)
+        return tuple(
+            Neighbour(row, name_of(labels, row), round(value, 4))
+            for row, value in zip(rows.tolist(), similar.tolist(), strict=True)
+        )
+
+
+def carried(text: str, score: Score) -> tuple[Word, ...]:
+    """Leave out one word after the other: what the score loses, largest first.
+
+    >>> carried("Red cat, red dog", lambda text: float("dog" in text) + 0.5 * ("red" in text.lower()))
+    (Word(word='dog', score=1.0), Word(word='red', score=0.5), Word(word='cat', score=0.0))
+    """
+    words = list(dict.fromkeys(WORD.findall(text.lower())))[:MOST_WORDS]
+    whole = score(text)
+    losses = []
+    for word in words:
+        rest = re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", " ", text.lower())
+        losses.append(Word(word, round(whole - score(rest), 6)))
+    return tuple(sorted(losses, key=lambda entry: -entry.score))
+
+
+def name_of(labels: Labels, label: int) -> str:
+    """Return the text of a label, or its number where labels have no texts."""
+    return str(label) if labels.texts is None else labels.texts[label]
