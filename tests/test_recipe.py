@@ -61,6 +61,14 @@ def test_only_augmentations_follow_a_plus():
         find_recipe("knn+lexical")
 
 
+def test_a_part_that_a_recipe_lacks_is_set_by_its_name():
+    made = find_recipe("astec").override("rerank", "rerank").override("rerank.top", 7)
+    assert made.rerank.top == 7
+    assert made.override("rerank", None) == find_recipe("astec")
+    with pytest.raises(RecipeError, match="rerank"):
+        made.override("rerank", "renark")
+
+
 def test_recipes_are_frozen():
     with pytest.raises(FrozenInstanceError):
         find_recipe("knn").seed = 1
