@@ -289,7 +289,7 @@ def test_a_peer_is_measured_by_us_with_the_original_frequencies(place, monkeypat
         "labels = np.tile(np.array([[0, 1, 2, -1, -1]]), (points, 1))\n"
         "np.savez(out + '.npz', indices=labels, scores=labels * 0.1)\n"
         "told = dict(pred_file=out + '.npz', train_s=2.5, train_peak_rss_mb=10, n_tst=points)\n"
-        "told |= dict(model_bytes=rows * 10**6, batch_ms_all=1, single_p50_ms=0.5, versions={})\n"
+        "told |= dict(model_bytes=rows * 10**6, threads=7, batch_ms_all=1, single_p50_ms=0.5, versions={})\n"
         "open(out, 'w').write(json.dumps(told if name == 'my:peer' else {'error': 'boom'}) + '\\n')\nPY\n".replace(
             "python3", sys.executable
         )
@@ -298,7 +298,7 @@ def test_a_peer_is_measured_by_us_with_the_original_frequencies(place, monkeypat
     text = 'title = "t"\ndata = ["pets"]\n[[peer]]\nname = "mine"\ntool = "my:peer"\naugment = "gandalf"\n'
     lines = run_suite(suite_of(place, text), place / "p.jsonl")
     assert lines[0]["P@1"] == pytest.approx(100 / 3, abs=0.001)
-    assert lines[0]["seconds"] == 2.5
+    assert (lines[0]["seconds"], lines[0]["threads"]) == (2.5, 7)
     assert lines[0]["model_mb"] == 24
     assert lines[0]["train_points"] == 21
     failed = run_job(Job(kind="peer", name="my:bad", recipe="", settings={}, data="pets"), place / "scratch")

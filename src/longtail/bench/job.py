@@ -49,7 +49,11 @@ Tell = Callable[[dict[str, Any]], None]
 def run(job: Job, scratch: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Fit and measure; returns what the line says beside the job itself."""
     data = job_data(job)
-    facts = {"fingerprint": data.fingerprint, "train_points": len(data.train), "labels": len(data.labels)}
+    facts: dict[str, Any] = {
+        "fingerprint": data.fingerprint,
+        "train_points": len(data.train),
+        "labels": len(data.labels),
+    }
     with tempfile.TemporaryDirectory(prefix="longtail-bench-") as folder:
         work = Path(folder)
         if job.kind == "peer":
@@ -57,12 +61,9 @@ def run(job: Job, scratch: Path, progress: Progress | None = None) -> dict[str, 
         else:
             facts |= _run_recipe(job, data, scratch, work, progress)
     shutil.rmtree(scratch, ignore_errors=True)
-    return facts | {
-        "commit": commit(),
-        "threads": _threads(),
-        "machine": machine(),
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    facts.setdefault("threads", _threads())
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return facts | {"commit": commit(), "machine": machine(), "time": now}
 
 
 def _run_recipe(job: Job, data: Dataset, scratch: Path, work: Path, progress: Progress | None) -> dict[str, Any]:

@@ -64,6 +64,7 @@ def run_peer(job: Job, data: Dataset, work: Path) -> dict[str, Any]:
         "model_mb": round((told["model_bytes"] + told.get("vectorizer_bytes", 0)) / 1e6, 2),
         "latency_ms": told["single_p50_ms"],
         "batch_seconds": round(told["batch_ms_all"] * told["n_tst"] / 1000, 3),
+        "threads": told.get("threads"),  # the harness has its own number
         "versions": told.get("versions"),
     }
     return measured.to_dict() | costs
