@@ -37,8 +37,8 @@ class Gandalf(SoftTargets):
     out (Z alone). `sample` draws that many points from the result without replacement, "points" as many as there were.
     `share` uses a part of the labels: at random, or from the tail bin on towards the head. `self_one=False` leaves the
     self edge of σ(S) at σ(1) = 0.73. `calibrate` replaces the conditionals by what the twins of labels among the points
-    say they are worth, and makes no points where label texts have nothing to do with the points of their labels; `fitted`
-    holds what was found, so that it travels with the recipe.
+    say they are worth, and makes no points where label texts have nothing to do with the points of their labels;
+    `fitted` holds what was found, so that it travels with the recipe.
 
     >>> from longtail.data.dataset import from_rows
     >>> data = from_rows({"train": (["red cat", "old cat"], [[0, 1], [0]])}, label_texts=["cat", "red", "dog"])

@@ -155,7 +155,8 @@ class Calibration:
         plain = {
             "method": self.method, "verdict": self.verdict, "advice": self.advice,
             "labels": self.labels, "twins": self.twins, "pairs": self.pairs,
-            "base_rate": self.base_rate, "real": self.real, "trust": self.trust, "losses": dict(self.losses), "briers": dict(self.briers),
+            "base_rate": self.base_rate, "real": self.real, "trust": self.trust,
+            "losses": dict(self.losses), "briers": dict(self.briers),
         }  # fmt: skip
         tables = {name: [asdict(row) for row in rows] for name, rows in self.reliability.items()}
         return plain | {"reliability": tables, "curve": self.curve.to_dict()}
