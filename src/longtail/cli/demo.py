@@ -30,8 +30,21 @@ def register(app: typer.Typer) -> None:
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the demo models and the report go.")] = Path("demo"),
     k: Annotated[int, typer.Option("--k", "-k", min=1, max=20, help="Labels per example.")] = 5,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Open the page on the demo models; they are fitted first if need be.")
+    ] = False,
 ) -> None:
     """Build real data from the installed Python packages, fit models, measure them and show predictions."""
+    if not serve or not all((out / name / "config.json").exists() for name in ("frugal", "frugal-plain")):
+        _demo(out, k)
+    if serve:
+        from longtail.cli.serve import serve as serve_models
+
+        serve_models(out / "frugal", out / "frugal-plain")
+
+
+def _demo(out: Path, k: int) -> None:
+    """Fit and measure the demo models, show and report what they say."""
     from longtail.cli.data import show
     from longtail.data.demo import demo_dataset
     from longtail.data.statistics import describe
@@ -68,6 +81,7 @@ def demo(
     except MissingExtra as reason:
         say(f"no report: {reason}")
     say(f"wrote models to {out}; try: echo 'sort a table by a column' | longtail predict {out / 'frugal'}")
+    say("open the page to try them side by side: .venv/bin/longtail demo --serve, then http://127.0.0.1:8000")
 
 
 def _recalls(result: Evaluation) -> list[float]:
