@@ -96,8 +96,13 @@ def literal(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def draw_reliability(tables: Mapping[str, Sequence[Any]], path: str | Path, title: str) -> None:
-    """Draw predicted against observed relevance for each table; the area of a point is the number of pairs."""
+def draw_reliability(
+    tables: Mapping[str, Sequence[Any]], path: str | Path, title: str, *, across: str = "", up: str = ""
+) -> None:
+    """Draw predicted against observed relevance for each table; the area of a point is the number of pairs.
+
+    `across` and `up` name the axes, if they are not those of Gandalf's calibration.
+    """
     with picture(path, title, size=(5.6, 5.0)) as axes:
         axes.plot([0, 1], [0, 1], color=QUIET, linewidth=1, linestyle="--", label="as promised")
         for colour, (name, rows) in zip((SECOND, INK), tables.items(), strict=False):
@@ -109,8 +114,8 @@ def draw_reliability(tables: Mapping[str, Sequence[Any]], path: str | Path, titl
             )
         axes.set_xlim(0, 1.05)
         axes.set_ylim(0, 1.05)
-        axes.set_xlabel("soft target of a pair of labels")
-        axes.set_ylabel("share of pairs that are really relevant")
+        axes.set_xlabel(across or "soft target of a pair of labels")
+        axes.set_ylabel(up or "share of pairs that are really relevant")
         axes.legend(frameon=False, fontsize=9, loc="upper left")
 
 

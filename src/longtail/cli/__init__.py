@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from longtail import __version__
-from longtail.cli import bench, compare, data, demo, graph, models, serve
+from longtail.cli import bench, compare, data, demo, graph, index, labels, models, serve
 from longtail.errors import LongtailError, ResourceError
 
 app = typer.Typer(
@@ -30,12 +30,14 @@ app = typer.Typer(
     [bold]longtail evaluate runs/first --data DIR[/bold] and [bold]longtail predict runs/first texts.txt[/bold].""",
 )
 app.add_typer(data.app, name="data")
+app.add_typer(labels.app, name="labels")
 demo.register(app)
 models.register(app)
 graph.register(app)
 compare.register(app)
 bench.register(app)
 serve.register(app)
+index.register(app)
 
 
 def _version(asked: bool) -> None:

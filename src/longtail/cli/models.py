@@ -13,13 +13,16 @@ from longtail.cli.console import emit, progress, say, size, table, with_settings
 from longtail.errors import DataError
 
 if TYPE_CHECKING:
+    from longtail.data.dataset import Split
     from longtail.data.queries import Queries
+    from longtail.index import Index
     from longtail.metrics import Evaluation
     from longtail.model import Model
 
 Run = Annotated[Path, typer.Argument(help="A model folder that `longtail train` wrote.")]
 Data = Annotated[Path, typer.Option("--data", "-d", help="A data set: a folder or one file in any format.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+MANY = 20_000  # labels that are better searched through an index
 
 
 def register(app: typer.Typer) -> None:
@@ -71,6 +74,8 @@ def train(
     model.save(out, force=force)
     shutil.rmtree(scratch, ignore_errors=True)
     say(f"wrote {out}")
+    if model.vectors is not None and len(model.labels) > MANY:
+        say(f"`longtail index {out}` makes single predictions quick")
 
 
 def predict(
@@ -88,21 +93,21 @@ def predict(
 ) -> None:
     """Predict labels; one JSON object a line: id, labels with id, text and score."""
     from longtail.data.queries import read_queries
+    from longtail.index import Index
     from longtail.labels.lookup import label_finder
-    from longtail.model import Model
 
-    model = Model.load(run)
-    find = label_finder(model.labels) if exclude_own else None
+    index = Index.load(run)
+    find = label_finder(index.labels) if exclude_own else None
     if file == "-":
         for queries in read_queries(sys.stdin.buffer, "standard input", find):
-            _print_predictions(model, queries, k)
+            _print_predictions(index, queries, k)
         return
     with Path(file).open("rb") as lines:
         for queries in read_queries(lines, file, find):
-            _print_predictions(model, queries, k)
+            _print_predictions(index, queries, k)
 
 
-def _print_predictions(model: Model, queries: Queries, k: int) -> None:
+def _print_predictions(index: Index, queries: Queries, k: int) -> None:
     """Print the predictions of one block of texts."""
     import numpy as np
 
@@ -112,15 +117,15 @@ def _print_predictions(model: Model, queries: Queries, k: int) -> None:
     if any(own is not None for own in queries.own):
         starts = np.cumsum([0, *(own is not None for own in queries.own)])
         labels = np.array([own for own in queries.own if own is not None])
-        exclude = label_matrix(starts, labels, (len(queries.own), len(model.labels)))
-    top = model.predict(queries.texts, k, exclude=exclude)
+        exclude = label_matrix(starts, labels, (len(queries.own), len(index.labels)))
+    top = index.predict(queries.texts, k, exclude=exclude)
     for row, called in enumerate(queries.ids):
-        emit({"id": called, "labels": [_label(model, *found) for found in top[row]]})
+        emit({"id": called, "labels": [_label(index, *found) for found in top[row]]})
 
 
-def _label(model: Model, label: int, text: str, score: float) -> dict[str, Any]:
+def _label(index: Index, label: int, text: str, score: float) -> dict[str, Any]:
     """Describe one predicted label."""
-    raw = {} if model.labels.ids is None else {"raw_id": model.labels.ids[label]}
+    raw = {} if index.labels.ids is None else {"raw_id": index.labels.ids[label]}
     return {"id": label, **raw, "text": text, "score": round(score, 6)}
 
 
@@ -131,6 +136,9 @@ def evaluate(
     bins: Annotated[int, typer.Option(min=1, max=20, help="Head-to-tail bins of equal volume.")] = 3,
     propensity: Annotated[
         str | None, typer.Option(help="Constants A,B instead of the data set's family: 0.55,1.5.")
+    ] = None,
+    reliability: Annotated[
+        Path | None, typer.Option(help="Draw how far probabilities come true: an .svg, .png or .pdf file.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -150,11 +158,31 @@ def evaluate(
     with progress(f"reading {data}"):
         loaded = load(data)
     with progress(f"evaluating on {len(loaded[split]):,} points"):
-        result = measure(Model.load(run), loaded[split], bins=bins, propensity=constants)
+        model = Model.load(run)
+        result = measure(model, loaded[split], bins=bins, propensity=constants)
+    if reliability is not None:
+        _draw_reliability(model, loaded[split], reliability)
+        say(f"wrote {reliability}")
     if json:
         emit(result.to_dict())
     else:
         show_evaluation(f"{run} on {loaded.name}, {split}", result)
+
+
+def _draw_reliability(model: Model, split: Split, path: Path) -> None:
+    """Draw how often predictions of each probability are right."""
+    from longtail.errors import ModelError
+    from longtail.probabilities import reliability
+    from longtail.report import draw_reliability
+    from longtail.types import contains
+
+    if model.probabilities is None:
+        raise ModelError("this model has no probabilities: no points were held out when it was trained")
+    top = model.predict_split(split, 5)
+    found = top.labels >= 0
+    rows = reliability(model.probabilities(top.scores[found]), contains(split.targets, top.labels)[found])
+    title, up = f"{model.recipe.name} on {split.dataset}, {split.name}", "share of them that are right"
+    draw_reliability({"five best labels": rows}, path, title, across="probability of a prediction", up=up)
 
 
 def show_evaluation(title: str, result: Evaluation) -> None:
