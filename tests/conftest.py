@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,17 @@ def shared_data(name: str) -> Path:
     if not folder.is_dir():
         pytest.skip(f"{name} is not here; set LONGTAIL_DATA to the folder that holds it")
     return folder
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread, where sums must come out bit-equal."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import torch
 from small import SMALL, TRAINED, arrays_of, board, networks, same, short, small
 
 import longtail as lt
@@ -22,14 +21,7 @@ from longtail.types import label_matrix
 
 ASKED = ["word3 filler1", "", "unseen words only", "WORD7", "word3 word4"]
 BAGS = ["frugal", "astec", "knn"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")  # bit-equal
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-import torch
 from small import TRAINED, board, short
 
 import longtail as lt
@@ -22,6 +21,7 @@ from longtail.training.loop import Loop
 
 FILE = Path(__file__).with_name("losses.json")
 STEPS = 20
+pytestmark = pytest.mark.usefixtures("one_thread")  # bit-equal
 
 
 def losses_of(recipe) -> list[float]:
@@ -47,15 +47,12 @@ def golden(name: str):
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_the_first_losses_are_those_that_are_known(name):
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
     held = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
     if os.environ.get("LONGTAIL_GOLDEN") == "write":
         recipe = golden(name)
         held[name] = {"recipe": recipe.dump(), "losses": [float(f"{value:.6g}") for value in losses_of(recipe)]}
         FILE.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
     found = losses_of(recipe_of(held[name]["recipe"]))
-    torch.set_num_threads(before)
     expected = np.array(held[name]["losses"])
     np.testing.assert_allclose(found[:3], expected[:3], rtol=1e-4)
     np.testing.assert_allclose(found, expected, rtol=0.02)  # other processors round otherwise, and it adds up

@@ -25,13 +25,7 @@ from longtail.training.logs import FIXED, MEASURED, Log
 from longtail.training.loop import Loop, rate_factor
 from longtail.training.settings import Training
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")  # bit-equal
 
 
 class Stop(Exception):
@@ -276,6 +270,24 @@ def test_clustered_batches_bring_similar_texts_together():
     order = found["loop"]._order(0)
     kinds = train.targets.indices[::2]
     assert (np.diff(kinds[order]) == 0).mean() > 0.2  # 0.05 by chance
+
+
+@pytest.mark.parametrize(("points", "sizes"), [(50, [49 + 1]), (99, [49, 50]), (98, [49, 49]), (30, [30])])
+def test_no_point_is_alone_in_a_batch(points, sizes):
+    recipe = short("inceptionxml", training__batch=49)
+    network = networks(recipe, board(points))["training"]
+    seen = []
+    with patch.object(Loop, "_step", lambda _self, _fabric, some, *_: seen.append(some) or 1.0):
+        Loop(network, points, Training(epochs=1, batch=49), seed=0).run()
+    assert [len(some) for some in seen] == sizes
+    assert sorted(np.concatenate(seen)) == list(range(points))
+    lt.fit(recipe, board(points))
+
+
+def test_batch_norms_need_two_points():
+    for recipe, points in ((short("inceptionxml", training__batch=1), 50), (short("inceptionxml"), 1)):
+        with pytest.raises(RecipeError, match="need two points"):
+            lt.fit(recipe, board(points))
 
 
 def test_the_largest_seed_trains_and_a_larger_one_is_refused():

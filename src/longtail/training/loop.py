@@ -55,7 +55,9 @@ class Loop:
         self, network: Trained, points: int, settings: Training, *, seed: int, similar: NDArray[np.int64] | None = None
     ) -> None:
         self.network, self.points, self.settings, self.seed, self.similar = network, points, settings, seed, similar
-        self.per_epoch = math.ceil(points / settings.batch)
+        alone = points > settings.batch > 1 and points % settings.batch == 1
+        # A last point that would be alone joins the batch before it: batch norms need two.
+        self.per_epoch = math.ceil(points / settings.batch) - alone
         self.epochs = max(settings.epochs, math.ceil(settings.least / self.per_epoch))
         self.total = self.epochs * self.per_epoch
         self.optimiser = torch.optim.Adam(network.dense.parameters(), lr=settings.dense_rate)
@@ -85,10 +87,11 @@ class Loop:
                     if refresh and place == 0 and epoch and epoch % refresh == 0:
                         network.mine()
                 factor = rate_factor(settings, step, self.total)
-                some = order[place * settings.batch : (place + 1) * settings.batch]
+                first, last_of_epoch = place * settings.batch, place + 1 == self.per_epoch
+                some = order[first:] if last_of_epoch else order[first : first + settings.batch]
                 losses.append(self._step(fabric, some, step, factor))
                 enough = False
-                if place + 1 == self.per_epoch:
+                if last_of_epoch:
                     measured = validate() if validate else {}
                     log.note(epoch + 1, step + 1, float(np.mean(losses)), settings.rate * factor, measured)
                     losses.clear()

@@ -71,6 +71,8 @@ def learn(
 ) -> tuple[VectorIndex, Sequences | None]:
     """Walk through the stages of a recipe; gives the index and the vocabulary in order, where the encoder has one."""
     check(recipe)
+    if isinstance(recipe.encoder, Inception) and min(cast(Training, recipe.training).batch, len(train)) < 2:
+        raise RecipeError(f"{recipe.name}: its batch norms need two points: --set training.batch=2, or more data")
     if scratch is not None:
         scratch.mkdir(parents=True, exist_ok=True)
     made = _material(recipe, train, words, held, (fingerprint, scratch, progress))
