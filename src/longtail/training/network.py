@@ -53,7 +53,7 @@ class Plan:
     classifier: Linear
     loss: str
     training: Training
-    frozen: tuple[str, ...] = ()  # tables that stay as they are
+    frozen: tuple[str, ...] = ()  # tables, or the encoder, that stay as they are
     mixers: Sequence[Mixer] = ()
     replace: Callable[[NDArray[Any], np.random.Generator], NDArray[Any]] | None = None
     clusters: Clusters | None = None
@@ -87,6 +87,7 @@ class Network:
     def __init__(self, plan: Plan, points: Points, vectors: Floats, *, seed: int, device: str = "cpu") -> None:
         self.plan, self.points, self.device = plan, points, torch.device(device)
         self.dense = Dense(plan, seed=seed).to(self.device)
+        self.dense.encoder.requires_grad_("encoder" not in plan.frozen)
         self.mined = plan.mined
         optimiser = plan.training.optimiser
         rows = self._start_rows(vectors, seed)

@@ -86,12 +86,12 @@ def learn(
 def _stages(made: Material, settings: Training) -> VectorIndex:
     """Run surrogate, training and rerank."""
     recipe, shortlist = made.recipe, made.recipe.shortlist
-    vectors, guide, mined = made.vectors, None, None
+    vectors, guide, mined, first = made.vectors, None, None, None
     frozen: tuple[str, ...] = ()
     if isinstance(recipe.surrogate, Surrogate):
         first = _surrogate(made, recipe.surrogate)
         vectors = first.tables["words"].values.cpu().numpy().copy()
-        frozen = ("words",) if recipe.surrogate.freeze else ()
+        frozen = ("words", "encoder") if recipe.surrogate.freeze else ()
         if isinstance(shortlist, Near):
             near = first.vectors_of(made.points.inputs)
             guide = NearGuide.build(shortlist, near, made.points.targets)
@@ -101,6 +101,8 @@ def _stages(made: Material, settings: Training) -> VectorIndex:
         frozen, _mixers(made), _replacer(made), _clusters(made) if isinstance(shortlist, Meta) else None, mined,
     )  # fmt: skip
     network = _network(made, plan, made.points, vectors)
+    if first is not None:
+        network.dense.encoder.load_state_dict(first.dense.encoder.state_dict())
     _run(made, network, "training", settings, validate=_validate(made, network, guide))
     index = network.index()
     if guide is not None and isinstance(shortlist, Near):
@@ -260,7 +262,8 @@ def _surrogate(made: Material, stage: Surrogate) -> Network:
         names=None,
     )
     rows = Linear(start="random", text=None, bias=True, cosine=False)
-    encoder = replace(cast(Bag, made.recipe.encoder), residual=False)
+    encoder = cast(Part, made.recipe.encoder)
+    encoder = replace(encoder, residual=False) if isinstance(encoder, Bag) else encoder
     plan = Plan(encoder, Everything(), rows, "bce_mean", stage.training, mixers=[], replace=_replacer(made))
     network = _network(made, plan, points, made.vectors)
     _run(made, network, "surrogate", stage.training)
