@@ -20,9 +20,10 @@ import numpy as np
 import pyarrow as pa
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from longtail.errors import DataError, LongtailError, ModelError
+from longtail.errors import DataError, LongtailError, ModelError, ResourceError
 from longtail.types import Texts
 
 LARGEST_HEADER = 16 * 2**20
@@ -119,7 +120,10 @@ def read_json(path: Path, error: type[LongtailError] = ModelError, *, largest: i
 def write_arrays(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write named arrays to one safetensors file, whole or not at all."""
     with whole_file(path) as partial:
-        save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, partial)
+        try:
+            save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, partial)
+        except SafetensorError as reason:  # what it raises instead of OSError
+            raise ResourceError(f"{path}: cannot be written ({reason}); nothing was changed") from None
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:

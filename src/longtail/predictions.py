@@ -82,9 +82,9 @@ class Ranker:
             scores += np.float32(UNKNOWN) * unseen
         if model.lexical is not None and self.blend > 0:
             share, power = np.float32(model.lexical.settings.share or 0), model.lexical.settings.power or 1
-            near = similar / np.maximum(np.maximum(similar, np.float32(best[0])), 1e-12)
             votes = similar**power
-            near_points = votes / np.maximum(np.maximum(votes, np.float32(best[1])), 1e-12)
+            near = similar / max(best[0], float(similar.max(initial=0)), 1e-12)
+            near_points = votes / max(best[1], float(votes.max(initial=0)), 1e-12)
             scores += np.float32(self.blend) * (share * near + (1 - share) * near_points)
         labels = np.arange(added.count) + len(model.labels)
         if self.search is not None:
