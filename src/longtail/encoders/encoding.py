@@ -42,7 +42,7 @@ class BagEncoding:
 
     def operations(self) -> int:
         """Count the operations for a text of ten words."""
-        return 2 * 10 * self.vectors.shape[1]
+        return 2 * 10 * int(self.vectors.shape[1])
 
     def arrays(self) -> Arrays:
         """Name the arrays for a model file."""

@@ -108,7 +108,7 @@ class VectorIndex:
 
     def operations(self) -> int:
         """Count the multiplications and additions of one prediction: the encoder, its heads, and the scored labels."""
-        labels, dim = self.labels.shape
+        labels, dim = (int(size) for size in self.labels.shape)
         scored, total = labels, self.encoding.operations()
         if isinstance(self.guide, MetaGuide):
             clusters = len(self.guide.rows)
