@@ -130,8 +130,6 @@ def check(recipe: Recipe) -> None:
         raise RecipeError(f"{recipe.name}: the shortlist `near` needs a surrogate stage: --set surrogate=surrogate")
     if isinstance(recipe.shortlist, Meta) and cast(Linear, recipe.classifier).text:
         raise RecipeError(f"{recipe.name}: label texts in label vectors need a pool: --set classifier.text=null")
-    if recipe.surrogate is not None and not isinstance(recipe.encoder, Bag):
-        raise RecipeError(f"{recipe.name}: a surrogate stage needs the encoder `bag`: --set surrogate=null")
     if recipe.rerank is not None and not isinstance(recipe.shortlist, Near):
         raise RecipeError(f"{recipe.name}: reranking needs the shortlist `near`: --set rerank=null")
     started = cast(Linear, recipe.classifier).start in ("random", "nothing")
