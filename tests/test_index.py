@@ -14,6 +14,7 @@ import time
 
 import numpy as np
 import pytest
+from small import SMALL, board, short
 
 from longtail.artefact import build_artefact
 from longtail.data.dataset import from_rows
@@ -220,6 +221,24 @@ def test_reasons(run):
     new = index.explain("blue parrot", 48)
     assert new["bin"] == "tail" and new["frequency"] == 0 and new["rank"] == 1
     assert index.label(48)["added"] and index.label(48)["examples"] == []
+
+
+@pytest.mark.parametrize("name", [name for name in SMALL if name not in ("knn", "frugal")])
+def test_other_recipes_are_served_too(name, tmp_path):
+    fit(short(name), board()).save(tmp_path / "run")
+    model, index = Model.load(tmp_path / "run"), Index.load(tmp_path / "run")
+    texts = ["word3 filler1", "word7"]
+    for asked in (texts, texts * 40):
+        np.testing.assert_allclose(index.predict(asked, 3).scores, model.predict(asked, 3).scores, atol=1e-4)
+    made = build_artefact(tmp_path / "run", recall=0.5)
+    assert (made is None) == (model.vectors.guide is not None)
+    best = int(index.predict(texts, 1).labels[0, 0])
+    found = index.explanation(texts[0], best)
+    assert found.rank == 1 and len(found.words) == 2 and found.points
+    assert index.predict(texts, 1, deny=[best]).labels[0, 0] not in (best, -1)
+    assert index.add(["word7 brandnew"]) == [30]
+    assert 30 in index.predict(["word7 brandnew"], 5).labels
+    index.undo()
 
 
 @every
