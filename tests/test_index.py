@@ -241,6 +241,17 @@ def test_other_recipes_are_served_too(name, tmp_path):
     index.undo()
 
 
+@pytest.mark.parametrize("run", ["knn"], indirect=True)
+def test_a_label_that_another_process_takes_back_cannot_be_removed(run, monkeypatch):
+    index, other = Index.load(run), Index.load(run)
+    index.add(["blue parrot"])
+    other.undo()
+    monkeypatch.setattr(index, "refresh", lambda: False)  # the undo comes right behind it
+    with pytest.raises(DataError, match="just been undone"):
+        index.remove([48])
+    assert len(Index.load(run).labels) == 48
+
+
 @every
 def test_labels_are_found_by_words(run):
     index = Index.load(run)

@@ -7,7 +7,7 @@ serve the same folder take over by `refresh`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -238,11 +238,22 @@ class Index:
 
     def remove(self, labels: Sequence[int]) -> None:
         """Take labels away for good: they keep their numbers and are never predicted."""
+        chosen = tuple(int(label) for label in labels)
         self.refresh()
-        self._existing(labels)
-        if labels:
-            self._journal.append(Removed(tuple(int(label) for label in labels)))
+        self._existing(chosen)
+        if chosen:
+            self._journal.append(Removed(chosen), self._present(chosen))
             self._apply(self._journal.changes)
+
+    def _present(self, labels: Sequence[int]) -> Callable[[Sequence[Change]], None]:
+        """Refuse labels whose addition another process has just undone."""
+
+        def check(changes: Sequence[Change]) -> None:
+            added = sum(len(change.texts) for change in changes if isinstance(change, Added))
+            if max(labels) >= len(self.model.labels) + added:
+                raise DataError(f"label {max(labels)} has just been undone", remedy="nothing was removed")
+
+        return check
 
     def undo(self) -> None:
         """Take back the last addition or removal."""

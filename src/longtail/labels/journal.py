@@ -69,12 +69,13 @@ class Journal:
         self._read()
         return self.changes != before
 
-    def append(self, change: Change) -> None:
-        """Write a change and wait until the disk has it."""
+    def append(self, change: Change, allowed: Callable[[Sequence[Change]], None] = lambda _: None) -> None:
+        """Write a change and wait until the disk has it; `allowed` sees what is in force and may refuse."""
         record: dict[str, Any] = {"do": "remove", "labels": list(change.labels)} if isinstance(change, Removed) else {}
         if isinstance(change, Added):
             record = {"do": "add", "texts": list(change.texts), "ids": None if change.ids is None else list(change.ids)}
         with self.changing() as write:
+            allowed(self.changes)
             write(record)
 
     def undo(self) -> Change:
