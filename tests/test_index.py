@@ -56,6 +56,8 @@ def folders(data, tmp_path_factory):
         frugal = frugal.override(path, value)
     fit(frugal, data.train).save(place / "frugal")
     fit("knn", data.train).save(place / "knn")
+    fit(find_recipe("knn").override("lexical.pairs", True), data.train).save(place / "pairs")
+    fit(frugal.override("lexical.pairs", True).override("blend", 0.5), data.train).save(place / "mixed")
     shutil.copytree(place / "frugal", place / "indexed")
     made = build_artefact(place / "indexed", search="hnsw", recall=0.9)
     assert made.recall >= 0.9
@@ -68,11 +70,11 @@ def run(folders, tmp_path, request):
     return shutil.copytree(folders / name, tmp_path / name)
 
 
-every = pytest.mark.parametrize("run", ["knn", "frugal", "indexed"], indirect=True)
+every = pytest.mark.parametrize("run", ["knn", "frugal", "indexed", "mixed"], indirect=True)
 QUERIES = ["a red cat", "the neighbour's old dog", "", "xyzzy", "night night bee", "Wild FOX, small hen?"]
 
 
-@pytest.mark.parametrize("run", ["knn", "frugal"], indirect=True)
+@pytest.mark.parametrize("run", ["knn", "frugal", "pairs", "mixed"], indirect=True)
 def test_the_index_answers_as_the_model_does(run):
     model, index = Model.load(run), Index.load(run)
     for texts in (QUERIES, QUERIES * 20):
@@ -122,8 +124,9 @@ def test_filters(run):
     pairs = label_matrix(np.array([0, 1, 1]), np.array([best]), (2, len(NAMES)))
     two = index.predict([text, text], 2, exclude=pairs)
     assert two.labels[0, 0] == free[1] and two.labels[1, 0] == best
-    many = index.predict([text] * 70, 2, deny=[best])
-    assert (many.labels[:, 0] == free[1]).all()
+    batch, many = index.predict([text] * 70, 3), index.predict([text] * 70, 2, deny=[best])
+    assert (batch.labels[:, 0] == best).all()
+    np.testing.assert_array_equal(many.labels, batch.labels[:, 1:])
     colours = {label: NAMES[label].split()[1] for label in range(len(NAMES))}
     grouped = index.predict([text], 4, groups=Groups(colours, most=1)).labels[0]
     names = [colours[label] for label in grouped.tolist() if label >= 0]

@@ -45,7 +45,7 @@ class Served:
 
 
 def build_artefact(
-    path: str | Path, *, precision: Precision = "int8", search: Kind = "auto", recall: float = 0.97
+    path: str | Path, *, precision: Precision = "int8", search: Kind = "auto", recall: float = 0.98
 ) -> Served | None:
     """Make the index file of a model folder; None where a model has no label vectors, or finds candidates itself."""
     folder = Path(path)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longtail.data.dataset import Labels
-from longtail.data.tokens import WORD
+from longtail.data.tokens import WORD, Words
 from longtail.labels.propensity import bins
 from longtail.model import Model
 from longtail.shortlists.inverted import Inverted
@@ -93,11 +93,17 @@ class Reasons:
             return model.lexical.near if model.lexical else None
         if model.lexical is not None and model.lexical.targets.shape[0] >= len(examples.texts):
             known = model.lexical.near.groups[POINTS][:CHECKED]
-            bags = model.words.bag(examples.texts[:CHECKED])
+            bags = model.lexical.words.bag(examples.texts[:CHECKED])
             if known.shape == bags.shape and abs(known - bags).max() < 1e-5:
                 return model.lexical.near
         names = model.words.bag(model.labels.texts or [""] * len(model.labels))
         return Inverted.build(names, model.words.bag(examples.texts))
+
+    @property
+    def words(self) -> Words:
+        """The words by which `near` compares."""
+        lexical = self.model.lexical
+        return lexical.words if lexical is not None and self.near is lexical.near else self.model.words
 
     @cached_property
     def points_of(self) -> Any:
@@ -140,7 +146,7 @@ class Reasons:
         if examples is None:
             return ()
         found: dict[int, float] = {}
-        words, weights = self.model.words.query(text)
+        words, weights = self.words.query(text)
         own = self.examples(label)
         if self.near is not None:
             with self.near.ask(words, weights) as asked:
@@ -160,7 +166,7 @@ class Reasons:
         """Find the label texts nearest to a text by words."""
         if self.near is None or labels.texts is None:
             return ()
-        with self.near.ask(*self.model.words.query(text)) as asked:
+        with self.near.ask(*self.words.query(text)) as asked:
             rows, similar = asked.nearest(LABELS, NEAR)
         return tuple(
             Neighbour(row, name_of(labels, row), round(value, 4))

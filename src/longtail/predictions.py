@@ -56,6 +56,8 @@ class Ranker:
             if fused and search.guided:  # its own scores are of another kind than those of words
                 scores = search.some(query, labels)
         if model.lexical is not None and blend > 0:
+            if model.lexical.words is not model.words:  # those of the scores by words may be pieces and pairs
+                words, weights = model.lexical.words.query(text)
             found = model.lexical.found(words, weights, n + MORE if search is not None else n)
             by_words = np.float32(blend) * found.scores
             if search is not None and query is not None:
@@ -105,7 +107,7 @@ class Ranker:
             query = search.encode_one(text, words, weights)
             scores += search.some(query, trained)
         if model.lexical is not None and self.blend > 0:
-            found = model.lexical.found(words, weights, 1, also=trained)
+            found = model.lexical.found(*model.lexical.words.query(text), 1, also=trained)
             order = np.argsort(found.labels)
             places = order[np.searchsorted(found.labels, trained, sorter=order)]
             scores += np.float32(self.blend) * found.scores[places]

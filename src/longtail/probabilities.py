@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +78,8 @@ def fit_probabilities(top: TopK, targets: LabelMatrix) -> Probabilities | None:
     return Probabilities.fit(top.scores[found], contains(targets, top.labels)[found])
 
 
-class Reliability(NamedTuple):
+@dataclass(frozen=True)
+class Reliability:
     """Predictions with about the same probability: what was promised, what came true, and how many they are."""
 
     predicted: float

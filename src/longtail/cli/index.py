@@ -31,7 +31,7 @@ def index(
     ] = "auto",
     recall: Annotated[
         float, typer.Option(min=0, max=1, help="How much of the five best must be found, measured on training texts.")
-    ] = 0.97,
+    ] = 0.98,
     json: Json = False,
 ) -> None:
     """Make single predictions quick: few bytes a label, and a graph that reaches the asked recall."""
