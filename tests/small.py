@@ -18,7 +18,9 @@ from longtail.training.network import Network
 
 ORDERED = {"encoder.words": 4, "encoder.start": "random", "training.batch": 64, "training.rate": 0.02}
 SMALL: dict[str, dict[str, Any]] = {
-    "frugal": {"encoder.dim": 32, "training.epochs": 6, "training.batch": 64, "shortlist.random": 20},
+    "frugal": {
+        "encoder.dim": 32, "training.epochs": 6, "training.batch": 64, "shortlist.random": 20,
+    },
     "astec": {
         "encoder.dim": 32, "encoder.start": "random", "surrogate.clusters": 8, "surrogate.training.epochs": 6,
         "surrogate.training.batch": 64, "training.epochs": 8, "training.batch": 64, "training.rate": 0.02,
@@ -48,6 +50,9 @@ def small(name: str = "frugal", /, **changes: Any) -> Recipe:
     recipe = find_recipe(name)
     for path, value in SMALL[name.partition("+")[0]].items():
         recipe = recipe.override(path, value)
+    for stage in ("surrogate.training", "training", "rerank.training"):
+        if getattr(recipe, stage.partition(".")[0]) is not None:
+            recipe = recipe.override(f"{stage}.least", 0)  # more epochs for small data, which this is
     for path, value in changes.items():
         recipe = recipe.override(path.replace("__", "."), value)
     return recipe

@@ -197,6 +197,12 @@ RESUMED = {
         ).override("rerank.training.epochs", 2).override("rerank.training.save_seconds", 0),
         ["surrogate", "training", "rerank"],
     ),
+    "inceptionxml in Astec's pipeline": (
+        short("inceptionxml", shortlist="near", surrogate="surrogate", training__save_seconds=0)
+        .override("surrogate.clusters", 8).override("surrogate.training.epochs", 2)
+        .override("surrogate.training.batch", 128).override("surrogate.training.save_seconds", 0),
+        ["surrogate", "training"],
+    ),
     "inceptionxml": (short("inceptionxml+mixup", training__save_seconds=0), ["training"]),
     "inceptionxml_plus": (short("inceptionxml_plus+labelmix", training__save_seconds=0), ["training"]),
     "xmlcnn": (short("xmlcnn+synonyms", training__save_seconds=0, training__optimiser="adagrad"), ["training"]),

@@ -71,7 +71,6 @@ def test_a_loss_that_is_not_a_number_stops_with_advice():
         ("frugal", {"shortlist": "near"}, "needs a surrogate stage"),
         ("frugal", {"shortlist": "meta"}, "classifier.text=null"),
         ("frugal", {"rerank": "rerank"}, "rerank=null"),
-        ("xmlcnn", {"surrogate": "surrogate"}, "surrogate=null"),
         ("xmlcnn", {"classifier__start": "points"}, "classifier.start=random"),
         ("frugal", {"training": None}, "training must be training"),
     ],
@@ -299,7 +298,15 @@ def test_the_largest_seed_trains_and_a_larger_one_is_refused():
 def test_kill_9_in_the_middle_of_training(tmp_path):
     train, data = board(), tmp_path / "data"
     lt.write(lt.Dataset(train.labels, {"train": train}, "board"), data, "jsonl")
-    settings = ["encoder.dim=16", "training.epochs=12", "training.batch=8", "training.save_seconds=0.1", "lexical=null"]
+    settings = [
+        "encoder.dim=16",
+        "training.epochs=8",
+        "training.batch=8",
+        "training.save_seconds=0.1",
+        "training.least=0",
+        "augment=[]",
+        "lexical=null",
+    ]
     flags = [part for setting in settings for part in ("--set", setting)]
 
     def command(out):

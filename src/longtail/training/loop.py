@@ -120,7 +120,10 @@ class Loop:
     def _step(self, fabric: Any, some: NDArray[np.int64], step: int, factor: float) -> float:
         """Change the weights by the gradient of one batch."""
         settings, network = self.settings, self.network
-        torch.manual_seed((self.seed << 32) + step)
+        number = (self.seed << 32) + step
+        torch.default_generator.manual_seed(number)  # torch.manual_seed remembers every call where there is no GPU yet
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(number)
         with fabric.autocast():
             loss = network.loss(some, np.random.default_rng([self.seed, 2, step]), step / self.total)
         value = float(loss.detach())
