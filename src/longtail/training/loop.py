@@ -122,7 +122,7 @@ class Loop:
         settings, network = self.settings, self.network
         number = (self.seed << 32) + step
         torch.default_generator.manual_seed(number)  # torch.manual_seed remembers every call where there is no GPU yet
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_available():
             torch.cuda.manual_seed_all(number)
         with fabric.autocast():
             loss = network.loss(some, np.random.default_rng([self.seed, 2, step]), step / self.total)
