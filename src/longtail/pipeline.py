@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from longtail.types import Progress
 
 PROCESS = 150_000_000  # bytes of Python and the libraries, where the system does not tell
 CALIBRATED = 10  # predictions of each held-out point that probabilities are fitted to
+SHORT = 0.4  # of the steps, where a network is trained only to choose by
 HELD, MOST_HELD, FEW = 0.1, 3000, 20  # points held out to choose by; too few points to hold any out
 
 
@@ -58,7 +59,8 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
     points = apart = None
     if _chooses(recipe) and len(train) >= FEW:
         share = HELD if recipe.encoder is None else HELD / 2  # a network cannot learn from what is held out
-        kept, apart = train.divide(share, seed=recipe.seed, most=MOST_HELD)
+        leave = recipe.encoder is not None  # a network is judged by labels that it has seen, as it will be
+        kept, apart = train.divide(share, seed=recipe.seed, most=MOST_HELD, leave=leave)
         _, points = _augmented(recipe, kept)  # what is counted for the choice must not know the points held out
     settled, whole = _augmented(recipe, train)
     chosen = trial = None
@@ -69,12 +71,15 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
             trial = recipe.lexical.choose(points, apart, words)
             chosen = trial.settings
     vectors = sequences = None
+    again = False
     if recipe.encoder is not None:
         from longtail.training.stages import learn  # noqa: PLC0415  (torch is imported by recipes that train)
 
+        again = points is not None and _refits(recipe, len(train))
+        first = scratch / "choice" if scratch and again else scratch
         vectors, sequences = learn(
-            recipe, whole if points is None else points, words,
-            held=apart, fingerprint=train.fingerprint, scratch=scratch, progress=progress,
+            _shortened(recipe) if again else recipe, whole if points is None else points, words,
+            held=apart, fingerprint=train.fingerprint, scratch=first, progress=progress,
         )  # fmt: skip
         if trial is not None and apart is not None and recipe.blend is None:
             settled = replace(settled, blend=choose_blend(vectors, trial, apart))
@@ -85,6 +90,11 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
     if points is not None and apart is not None:
         model = replace(model, lexical=trial)
         model = replace(model, probabilities=fit_probabilities(model.predict_split(apart, CALIBRATED), apart.targets))
+    if again:
+        vectors, sequences = learn(
+            recipe, whole, words, fingerprint=train.fingerprint, scratch=scratch, progress=progress
+        )
+        model = replace(model, vectors=vectors)
     examples = None if original.texts is None else Examples(original.texts, original.targets)
     return replace(model, lexical=chosen.fit(whole, words) if chosen else None, examples=examples)
 
@@ -98,6 +108,22 @@ def _chooses(recipe: Recipe) -> bool:
     if not isinstance(recipe.lexical, Lexical):
         return False
     return not recipe.lexical.settled or (recipe.encoder is not None and recipe.blend is None)
+
+
+def _refits(recipe: Recipe, points: int) -> bool:
+    """Tell whether a small data set is trained again on all its points, once the blending weight is chosen."""
+    training, shortlist = recipe.training, recipe.shortlist
+    needs = [getattr(training, name, None) for name in ("patience", "curves")]
+    if any(needs) or getattr(training, "augmented", None) == "choose" or getattr(shortlist, "beta", 0) is None:
+        return False  # these need held-out points while they train
+    return recipe.blend is None and points < getattr(training, "refit", 0)
+
+
+def _shortened(recipe: Recipe) -> Recipe:
+    """Train for less than half the steps, to choose by."""
+    training: Any = recipe.training
+    changed = {"epochs": max(1, round(SHORT * training.epochs)), "least": round(SHORT * training.least)}
+    return replace(recipe, training=replace(training, **changed))
 
 
 def _augmented(recipe: Recipe, train: Split) -> tuple[Recipe, Split]:

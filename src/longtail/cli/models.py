@@ -72,6 +72,12 @@ def train(
         if "validation" in loaded.splits:
             model.metrics.update(evaluate(model, loaded.validation).to_dict())
     model.save(out, force=force)
+    if (scratch / "log.csv").exists():
+        shutil.copy(scratch / "log.csv", out / "log.csv")
+    if (scratch / "tensorboard").exists():
+        board = out.with_name(out.name + ".tensorboard")
+        shutil.copytree(scratch / "tensorboard", board, dirs_exist_ok=True)
+        say(f"wrote {board}; see it with: tensorboard --logdir {board}")
     shutil.rmtree(scratch, ignore_errors=True)
     say(f"wrote {out}")
     if model.vectors is not None and len(model.labels) > MANY:

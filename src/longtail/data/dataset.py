@@ -120,17 +120,35 @@ class Split:
             augmented=None if self.augmented is None else self.augmented[rows],
         )
 
-    def divide(self, share: float = 0.1, *, seed: int = 0, most: int | None = None) -> tuple[Split, Split]:
+    def _spared(self, order: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+        """Take points in this order, each only if all its labels keep another point; what is skipped comes last."""
+        left = np.bincount(self.targets.indices, minlength=len(self.labels))
+        taken: list[int] = []
+        skipped: list[int] = []
+        for point in order.tolist():
+            own = self.targets.indices[self.targets.indptr[point] : self.targets.indptr[point + 1]]
+            if len(taken) < size and (left[own] > 1).all():
+                left[own] -= 1
+                taken.append(point)
+            else:
+                skipped.append(point)
+        return np.array(taken + skipped, np.int64)
+
+    def divide(
+        self, share: float = 0.1, *, seed: int = 0, most: int | None = None, leave: bool = False
+    ) -> tuple[Split, Split]:
         """Split the points at random into (the rest, a validation part); order is kept inside both.
 
-        Points that an augmentation made are not held out, unless there are no others: nobody will ask about them.
+        Points that an augmentation made are not held out, unless there are no others: nobody will ask about them. With
+        `leave` no label loses its last point, as far as there are points enough.
         """
         real = np.arange(len(self))
         if self.augmented is not None and not self.augmented.all():
             real = np.flatnonzero(~self.augmented)
         size = min(max(1, round(share * len(real))), most or len(real), max(0, len(real) - 1))
         chosen = np.zeros(len(self), np.bool_)
-        chosen[np.random.default_rng(seed).permutation(real)[:size]] = True
+        order = np.random.default_rng(seed).permutation(real)
+        chosen[(self._spared(order, size) if leave else order)[:size]] = True
         return self.take(np.flatnonzero(~chosen)), self.take(np.flatnonzero(chosen), "validation")
 
 

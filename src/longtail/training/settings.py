@@ -29,9 +29,10 @@ class Training(Part):
     optimiser: Literal["adam", "adagrad"] = "adam"
     clustered: int = Field(default=1, ge=1)
     augmented: Annotated[float, Field(ge=0)] | Literal["choose"] = 1.0
+    refit: int = Field(default=0, ge=0)  # data with fewer points are trained again on all once everything is chosen
     patience: int | None = Field(default=None, ge=1)  # stop after so many epochs that are no better on held-out points
     curves: bool = False  # measure held-out points after every epoch, for log.csv
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
     device: str = "auto"
     tensorboard: bool = False
     save_seconds: float = Field(default=60.0, ge=0)
