@@ -25,7 +25,7 @@ from longtail.types import Progress
 
 PROCESS = 150_000_000  # bytes of Python and the libraries, where the system does not tell
 CALIBRATED = 10  # predictions of each held-out point that probabilities are fitted to
-SHORT = 0.4  # of the steps, where a network is trained only to choose by
+SHORT = 0.25  # of the steps, where a network is trained only to choose by
 HELD, MOST_HELD, FEW = 0.1, 3000, 20  # points held out to choose by; too few points to hold any out
 
 
@@ -120,7 +120,7 @@ def _refits(recipe: Recipe, points: int) -> bool:
 
 
 def _shortened(recipe: Recipe) -> Recipe:
-    """Train for less than half the steps, to choose by."""
+    """Train for a part of the steps, to choose by."""
     training: Any = recipe.training
     changed = {"epochs": max(1, round(SHORT * training.epochs)), "least": round(SHORT * training.least)}
     return replace(recipe, training=replace(training, **changed))

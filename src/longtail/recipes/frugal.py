@@ -20,6 +20,6 @@ def frugal() -> Recipe:
         shortlist=Pool(random=0),
         classifier=Linear(start="points", text="sum"),
         loss="decoupled",
-        training=Training(epochs=5, least=500, batch=512, refit=20_000),
+        training=Training(epochs=5, least=400, batch=512, refit=20_000),
         lexical=Lexical(pairs=None),
     )
