@@ -74,7 +74,7 @@ class _Decoupled(torch.autograd.Function):
         return (share * torch.nn.functional.softplus(gap)).sum()
 
     @staticmethod
-    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, None, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, None, None, None, None]:
         """Push negatives down by their part, and positives up."""
         others, factor, point, label, wrong = ctx.saved_tensors
         gradient = others * (factor * given)[:, None]
