@@ -38,6 +38,7 @@ test-all: setup  ## the slow tests too
 bench: setup  ## timings; ratios mean more than seconds on a shared machine
 	$(BIN)/pytest bench/test_*.py --benchmark-only --benchmark-disable-gc -s
 	$(BIN)/python bench/million.py
+	$(BIN)/python bench/step_scale.py
 	$(BIN)/python bench/serve_load.py
 
 docs: setup  ## check that the snippets and links in README and docs work
