@@ -106,7 +106,7 @@ def _ending(code: int) -> str:
 def without_folders(message: str) -> str:
     """Leave the folders of absolute paths out of a message: they say nothing on another machine.
 
-    >>> without_folders("/home/me/data/trn.jsonl:3: no text")
+    >>> without_folders("/data/mine/trn.jsonl:3: no text")
     'trn.jsonl:3: no text'
     """
     return FOLDERS.sub("", message)
