@@ -43,6 +43,17 @@ def no_pairs(shape: tuple[int, int]) -> LabelMatrix:
     return cast(LabelMatrix, sp.csr_array(shape, dtype=np.float32))
 
 
+def rows_of(columns: NDArray[Any], values: NDArray[Any], width: int) -> sp.csr_array:
+    """Turn columns (N, n), -1 where there are fewer, and their values into a matrix (N, width).
+
+    >>> rows_of(np.array([[2, 0], [1, -1]]), np.array([[5, 6], [7, 0]]), 3).toarray().tolist()
+    [[6.0, 0.0, 5.0], [0.0, 7.0, 0.0]]
+    """
+    held = columns >= 0
+    starts = np.append(0, np.cumsum(held.sum(axis=1)))
+    return sp.csr_array((values[held].astype(np.float32), columns[held], starts), shape=(len(columns), width))
+
+
 class Texts(Sequence[str]):
     """An immutable sequence of texts on Arrow memory; slices and selections copy no Python strings.
 

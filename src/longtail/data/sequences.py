@@ -27,7 +27,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from longtail.errors import ModelError
 from longtail.files import read_json, whole_file
-from longtail.types import Texts
+from longtail.types import Texts, rows_of
 
 PADDING, UNKNOWN = "[pad]", "[unk]"  # no text can hold them: cleaning takes the brackets away
 FILE = "tokenizer.json"
@@ -87,10 +87,7 @@ class Sequences:
 
     def bags(self, ids: NDArray[np.int32]) -> sp.csr_array:
         """Count the known words of each row of ids (N, T): (N, V); padding and unknown words are left out."""
-        known = ids > 1
-        pointer = np.concatenate([[0], np.cumsum(known.sum(axis=1))])
-        ones = np.ones(pointer[-1], np.float32)
-        bags = sp.csr_array((ones, ids[known], pointer), shape=(len(ids), len(self)))
+        bags = rows_of(np.where(ids > 1, ids, -1), np.ones(ids.shape), len(self))
         bags.sum_duplicates()
         return bags
 

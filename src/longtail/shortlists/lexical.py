@@ -22,7 +22,7 @@ from longtail.errors import DataError, RecipeError
 from longtail.files import matrix_arrays, matrix_of, read_arrays, write_arrays
 from longtail.recipe import Part, record
 from longtail.shortlists.inverted import Inverted
-from longtail.types import Floats, Ints, LabelMatrix, Texts, TopK, best_of, contains
+from longtail.types import Floats, Ints, LabelMatrix, Texts, TopK, best_of, contains, rows_of
 
 NEIGHBOURS, POWERS, SHARES = (5, 10, 20, 40), (1.0, 2.0, 4.0, 8.0), tuple(np.linspace(0, 1, 21).round(2).tolist())
 MIDDLE = 0.4  # the share at which neighbours and power are compared
@@ -167,12 +167,12 @@ class LexicalIndex:
         rows = np.repeat(np.arange(len(texts)), np.diff(votes.indptr))
         matched = self.near.pairs(LABELS, bags, rows, votes.indices)
         sims = sp.csr_array((matched, votes.indices, votes.indptr), shape=votes.shape)
-        merged = sims.maximum(sparse_rows(own, similar, votes.shape))
+        merged = sims.maximum(rows_of(own, similar, votes.shape[1]))
         return sp.csr_array(share * normalised(merged) + (1 - share) * votes)
 
     def votes(self, near: NDArray[Any], similarity: NDArray[Any], power: float) -> sp.csr_array:
         """Add up the votes of many points' neighbours: (N, L)."""
-        weights = sparse_rows(near, similarity ** np.float32(power), (len(near), self.targets.shape[0]))
+        weights = rows_of(near, similarity ** np.float32(power), self.targets.shape[0])
         return sp.csr_array(weights @ self.targets)
 
     def save(self, folder: Path) -> None:
@@ -189,13 +189,6 @@ class LexicalIndex:
         return cls(words, Inverted.of_arrays(held, 2), matrix_of(held, "targets"), settings)
 
 
-def sparse_rows(columns: NDArray[Any], values: NDArray[Any], shape: tuple[int, int]) -> sp.csr_array:
-    """Turn (N, n) columns padded with -1 and their values into a CSR."""
-    found = columns >= 0
-    indptr = np.concatenate([[0], np.cumsum(found.sum(axis=1))])
-    return sp.csr_array((values[found].astype(np.float32), columns[found], indptr), shape=shape)
-
-
 def normalised(scores: sp.csr_array) -> sp.csr_array:
     """Divide each row by its largest entry."""
     best = scores.max(axis=1).toarray().ravel() if scores.nnz else np.zeros(scores.shape[0])
@@ -209,7 +202,7 @@ def _choose(trial: LexicalIndex, held: Split, settings: Lexical, *, has_names: b
     most = max(NEIGHBOURS) if settings.neighbours is None else settings.neighbours
     near, similarity = trial.near.nearest_batch(POINTS, bags, most)
     own, similar = trial.near.nearest_batch(LABELS, bags, CANDIDATES)
-    sims = normalised(sparse_rows(own, similar, held.targets.shape))
+    sims = normalised(rows_of(own, similar, held.targets.shape[1]))
     sizes = np.maximum(np.diff(held.targets.indptr), 1)
 
     def value(trying: Lexical) -> float:

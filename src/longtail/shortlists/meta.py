@@ -20,7 +20,7 @@ from longtail.encoders.head import Arrays, Head
 from longtail.errors import ModelError
 from longtail.labels.tree import Clusters
 from longtail.recipe import Part, record
-from longtail.types import Floats
+from longtail.types import Floats, rows_of
 
 
 @record
@@ -61,13 +61,8 @@ class MetaGuide:
         scores, top = self.scores(vectors), min(self.top, len(self.rows))
         chosen = np.argpartition(-scores, top - 1, axis=1)[:, :top]
         labels = self.clusters.labels_of(chosen)
-        held = labels >= 0
-        starts = np.append(0, np.cumsum(held.sum(axis=1)))
-        labels = labels[held]
-        rows = np.repeat(np.arange(len(scores)), np.diff(starts))
-        found = sp.csr_array(
-            (scores[rows, self.clusters.of[labels]], labels, starts), shape=(len(scores), len(self.clusters.of))
-        )
+        of_labels = np.take_along_axis(scores, self.clusters.of[labels].astype(np.int64), axis=1)
+        found = rows_of(labels, of_labels, len(self.clusters.of))
         found.sort_indices()
         return found
 

@@ -17,7 +17,7 @@ from longtail.errors import DataError, MissingExtra
 from longtail.labels.blocks import assembled, edge_rows
 from longtail.labels.tree import clusters
 from longtail.shortlists.exact import largest, top_products, unit
-from longtail.types import Floats, Ints, LabelMatrix
+from longtail.types import Floats, Ints, LabelMatrix, rows_of
 
 EXACT = 200_000  # rows up to which every one is looked at unless asked otherwise
 LINKS, BUILD, SEARCH = 100, 300, 400  # M, efConstruction and efSearch of HNSW
@@ -140,20 +140,13 @@ def fused(
         merged.sort_indices()
         parts.append(_kept(merged, keep))
     if not parts:
-        return _hits_matrix(*near_centroids, targets.shape[1])
+        return rows_of(*near_centroids, targets.shape[1])
     return sp.csr_array(sp.vstack(parts, format="csr"))
-
-
-def _hits_matrix(found: Ints, similarities: Floats, width: int) -> sp.csr_array:
-    """Place hits (B, k) in a (B, width) matrix; padding is left out."""
-    there = found >= 0
-    starts = np.append(0, np.cumsum(there.sum(axis=1)))
-    return assembled(similarities[there], found[there], starts, (len(found), width))
 
 
 def _points(found: Ints, similarities: Floats, targets: LabelMatrix) -> sp.csr_array:
     """Sum the similarities of near points for each label that they carry."""
-    return sp.csr_array(_hits_matrix(found, np.maximum(similarities, 0), targets.shape[0]) @ targets)
+    return sp.csr_array(rows_of(found, np.maximum(similarities, 0), targets.shape[0]) @ targets)
 
 
 def _relative(scores: sp.csr_array) -> sp.csr_array:
@@ -166,7 +159,7 @@ def _relative(scores: sp.csr_array) -> sp.csr_array:
 def _centroids(found: Ints, similarities: Floats, label_of: Ints | None, labels: int) -> sp.csr_array:
     """Give each label the similarity of its best centroid among the hits."""
     if label_of is None:
-        return _hits_matrix(found, similarities, labels)
+        return rows_of(found, similarities, labels)
     there = found >= 0
     cells = (np.arange(len(found))[:, None] * labels + label_of[found])[there]
     values = similarities[there]

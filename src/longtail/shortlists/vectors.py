@@ -25,13 +25,12 @@ from longtail.recipe import Recipe
 from longtail.shortlists.exact import top_products, unit
 from longtail.shortlists.meta import Meta, MetaGuide
 from longtail.shortlists.near import Near, NearGuide
-from longtail.types import Floats, Ints, best_of
+from longtail.types import Floats, Ints, best_of, rows_of
 
 if TYPE_CHECKING:
     from longtail.data.sequences import Sequences
 
 POINTS, PAIRS = 1024, 65536  # texts and pairs scored at once
-AGAIN = 200  # labels that a second index ranks again
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +44,7 @@ class VectorIndex:
     cosine: bool
     guide: MetaGuide | NearGuide | None = None
     second: VectorIndex | None = None  # ranks what this one found again
+    again: int = 0  # so many of them at least
 
     def encode(self, inputs: Inputs) -> Floats:
         """Encode inputs as (N, D), ready for the product with label vectors."""
@@ -69,7 +69,7 @@ class VectorIndex:
             if self.guide is None:
                 labels, scores = top_products(self._headed(vectors), self.labels, k, bias=self.bias)
             else:
-                best = best_of(self._guided(vectors), k if self.second is None else max(k, AGAIN))
+                best = best_of(self._guided(vectors), max(k, self.again))
                 if self.second is not None:
                     best = best_of(self.second.ranked(texts[some], best.labels, best.scores), k)
                 labels, scores = best.labels, best.scores
@@ -88,11 +88,10 @@ class VectorIndex:
 
     def ranked(self, texts: Sequence[str], labels: Ints, scores: Floats) -> sp.csr_array:
         """Add to given scores (N, k) the probability that this index gives the same labels: (N, L)."""
-        held = labels >= 0
-        rows = np.nonzero(held)[0]
-        added = expit(self.pairs(texts, rows, labels[held]))
-        starts = np.append(0, np.cumsum(held.sum(axis=1)))
-        return sp.csr_array((scores[held] + added, labels[held], starts), shape=(len(texts), len(self.labels)))
+        rows, places = np.nonzero(labels >= 0)
+        sums = scores.copy()
+        sums[rows, places] += expit(self.pairs(texts, rows, labels[rows, places]))
+        return rows_of(labels, sums, len(self.labels))
 
     def pairs(self, texts: Sequence[str], rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
         """Score pairs: text rows[i] with labels[i]."""
@@ -117,7 +116,7 @@ class VectorIndex:
         elif isinstance(self.guide, NearGuide):
             scored = min(self.guide.settings.keep, labels)
             total += 2 * dim * (labels + len(self.guide.points))
-        again = 0 if self.second is None else self.second.encoding.operations() + 2 * dim * (dim + AGAIN)
+        again = 0 if self.second is None else self.second.encoding.operations() + 2 * dim * (dim + self.again)
         return total + (2 * dim * dim if self.head else 0) + 2 * scored * dim + again
 
     def save(self, folder: Path, name: str = "weights.safetensors") -> None:
@@ -137,7 +136,7 @@ class VectorIndex:
         index = cls._read(folder / "weights.safetensors", recipe, words, sequences)
         if (folder / "second.safetensors").exists():
             second = cls._read(folder / "second.safetensors", recipe, words, sequences, guided=False)
-            return replace(index, second=second)
+            return replace(index, second=second, again=int(getattr(recipe.rerank, "top", 0)))
         return index
 
     @classmethod

@@ -16,6 +16,8 @@ from torch.nn import functional
 
 from longtail.augment.mixed import Mixed, Mixer
 from longtail.classifiers.linear import Linear
+from longtail.data.sequences import Sequences
+from longtail.data.tokens import Words
 from longtail.encoders.encoding import BagEncoding, Encoding, OrderedEncoding
 from longtail.encoders.inputs import Bags, Inputs
 from longtail.encoders.modules import Noise, Residual, encoder_of
@@ -28,7 +30,7 @@ from longtail.shortlists.pool import Everything, Pool
 from longtail.shortlists.vectors import VectorIndex
 from longtail.training.settings import Training
 from longtail.training.tables import Table
-from longtail.types import Floats, LabelMatrix
+from longtail.types import Floats, LabelMatrix, rows_of
 
 CHUNK = 4096  # texts encoded at once outside of training
 
@@ -41,6 +43,7 @@ class Points:
     targets: LabelMatrix  # (N, L), soft values allowed
     excluded: LabelMatrix  # (N, L) pairs that must not be learnt from
     weights: Floats  # (N,)
+    vocabulary: Words | Sequences
     names: Inputs | None = None  # (L,)
 
 
@@ -264,10 +267,7 @@ class Network:
             labels, _ = top_products(
                 index.encode(data.inputs.take(rows)), index.labels, shortlist.mined, bias=index.bias
             )
-            found = sp.csr_array(
-                (np.ones(labels.size, np.float32), labels.ravel(), np.arange(len(rows) + 1) * labels.shape[1]),
-                shape=positives.shape,
-            )
+            found = rows_of(labels, np.ones(labels.shape), positives.shape[1])
             found = sp.csr_array(found - found.multiply((positives + data.excluded[rows]) > 0))
             found.eliminate_zeros()
             held.append(found)
@@ -276,13 +276,11 @@ class Network:
     def encoding(self) -> Encoding:
         """Give the encoder as arrays."""
         vectors = self.tables["words"].values.cpu().numpy()
-        settings = self.plan.encoder
-        if isinstance(self.points.inputs, Bags):
-            return BagEncoding(self.words, vectors, bool(getattr(settings, "relu", False)))
+        settings, vocabulary = self.plan.encoder, self.points.vocabulary
+        if isinstance(vocabulary, Words):
+            return BagEncoding(vocabulary, vectors, bool(getattr(settings, "relu", False)))
         layers = {name: value.cpu().numpy().copy() for name, value in self.dense.encoder.state_dict().items()}
-        return OrderedEncoding(self.words, vectors, settings, layers)  # type: ignore[arg-type]
-
-    words: Any = None  # the vocabulary, for the index
+        return OrderedEncoding(vocabulary, vectors, settings, layers)  # type: ignore[arg-type]
 
     @torch.no_grad()
     def index(self) -> VectorIndex:

@@ -36,7 +36,7 @@ from longtail.training.checkpoint import Checkpoint
 from longtail.training.loop import Loop, Validate
 from longtail.training.network import CHUNK, Network, Plan, Points
 from longtail.training.settings import Rerank, Surrogate, Training
-from longtail.types import Floats, LabelMatrix, Progress, TopK, contains, no_pairs
+from longtail.types import Floats, LabelMatrix, Progress, TopK, contains, no_pairs, rows_of
 
 WEIGHTS = (0.3, 0.6, 1.0)  # of augmented points, that are tried
 EACH = 8  # labels of a cluster, where a recipe does not say how many clusters
@@ -51,7 +51,6 @@ class Material:
     train: Split
     held: Split | None  # points that nothing is learnt from
     words: Words
-    vocabulary: Words | Sequences  # of the encoder
     points: Points
     vectors: Floats  # (V, D) where word vectors start
     scratch: Path | None
@@ -76,11 +75,11 @@ def learn(
     if scratch is not None:
         scratch.mkdir(parents=True, exist_ok=True)
     made = _material(recipe, train, words, held, (fingerprint, scratch, progress))
-    vocabulary = None if isinstance(made.vocabulary, Words) else made.vocabulary
+    vocabulary = made.points.vocabulary
     settings = cast(Training, recipe.training)
     if settings.augmented == "choose":
         made = _weighed(made, settings)
-    return _stages(made, settings), vocabulary
+    return _stages(made, settings), None if isinstance(vocabulary, Words) else vocabulary
 
 
 def _stages(made: Material, settings: Training) -> VectorIndex:
@@ -110,7 +109,7 @@ def _stages(made: Material, settings: Training) -> VectorIndex:
             guide = NearGuide.build(shortlist, network.vectors_of(made.points.inputs), made.points.targets)
         index = _with_beta(replace(index, guide=guide), made.held, shortlist)
     if isinstance(recipe.rerank, Rerank):
-        index = replace(index, second=_reranked(made, recipe.rerank, index))
+        index = replace(index, second=_reranked(made, recipe.rerank, index), again=recipe.rerank.top)
     return index
 
 
@@ -153,11 +152,11 @@ def _material(
         named = None if names is None else Ordered(vocabulary.ids(names, encoder.words))
     weight = cast(Training, recipe.training).augmented
     weights = _weights(train, 1.0 if weight == "choose" else weight)
-    points = Points(inputs, train.targets, train.excluded, weights, named)
+    points = Points(inputs, train.targets, train.excluded, weights, vocabulary, named)
     together = _bags([inputs, *([] if named is None else [named])], len(vocabulary))
     vectors = word_vectors(vocabulary.vocabulary, encoder.dim, encoder.start, together, seed=recipe.seed)
     fingerprint, scratch, progress = run
-    return Material(recipe, train, held, words, vocabulary, points, vectors, scratch, fingerprint, progress)
+    return Material(recipe, train, held, words, points, vectors, scratch, fingerprint, progress)
 
 
 def _weights(train: Split, weight: float) -> Floats:
@@ -175,10 +174,7 @@ def _bags(parts: list[Inputs], width: int) -> sp.csr_array:
         if isinstance(part, Bags):
             held.append(part.matrix)
         elif isinstance(part, Ordered):
-            shown = part.ids > 0
-            starts = np.append(0, np.cumsum(shown.sum(axis=1)))
-            ones = np.ones(int(starts[-1]), np.float32)
-            bag = sp.csr_array((ones, part.ids[shown], starts), shape=(len(part), width))
+            bag = rows_of(np.where(part.ids > 0, part.ids, -1), np.ones(part.ids.shape), width)
             bag.sum_duplicates()
             held.append(bag)
     return sp.csr_array(sp.vstack(held))
@@ -213,14 +209,17 @@ def _clusters(made: Material, count: int | None = None) -> Clusters:
 
 def _network(made: Material, plan: Plan, points: Points, vectors: Floats) -> Network:
     """Build a network on the device of the training."""
+    import torch  # noqa: PLC0415
+
     device = plan.training.device
     if device == "auto":
-        import torch  # noqa: PLC0415
-
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    network = Network(plan, points, vectors.copy(), seed=made.recipe.seed, device=device)
-    network.words = made.vocabulary
-    return network
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as reason:  # torch has an assertion for a missing GPU
+        what = str(reason).splitlines()[0]
+        raise RecipeError(f"training.device is {device!r}: {what}; use auto, cpu, cuda or cuda:0") from None
+    return Network(plan, points, vectors.copy(), seed=made.recipe.seed, device=device)
 
 
 def _run(made: Material, network: Network, name: str, settings: Training, *, validate: Validate | None = None) -> None:
@@ -355,10 +354,7 @@ def _reranked(made: Material, stage: Rerank, first: VectorIndex) -> VectorIndex:
     """Train a second network on what the first one finds for the training points."""
     texts = made.train.need_texts("reranking").tolist()
     labels, scores = first.top(texts, stage.top)
-    held = labels >= 0
-    starts = np.append(0, np.cumsum(held.sum(axis=1)))
-    found = sp.csr_array((scores[held] + 1, labels[held], starts), shape=made.points.targets.shape)
-    wrong = _wrong(found, made.points.targets, made.points.excluded)
+    wrong = _wrong(rows_of(labels, scores + 1, made.points.targets.shape[1]), made.points.targets, made.points.excluded)
     plan = Plan(
         cast(Part, made.recipe.encoder), Pool(random=200, hard=20), cast(Linear, made.recipe.classifier),
         made.recipe.loss, stage.training, (), _mixers(made), _replacer(made), None, wrong,
