@@ -149,10 +149,9 @@ class Reasons:
         words, weights = self.words.query(text)
         own = self.examples(label)
         if self.near is not None:
-            with self.near.ask(words, weights) as asked:
-                rows, similar = asked.nearest(POINTS, 4 * NEAR)
-                found |= dict(zip(rows.tolist(), similar.tolist(), strict=True))
-                mine = asked.similarity(POINTS, own)
+            rows, similar = self.near.nearest(POINTS, words, weights, 4 * NEAR)
+            found |= dict(zip(rows.tolist(), similar.tolist(), strict=True))
+            mine = self.near.similarity(POINTS, words, weights, own)
             best = np.argsort(-mine, kind="stable")[:NEAR]
             found |= {int(own[place]): float(mine[place]) for place in best if mine[place] > 0}
         real = {row: value for row, value in found.items() if row < len(examples.texts)}  # not those of augmentations
@@ -166,8 +165,7 @@ class Reasons:
         """Find the label texts nearest to a text by words."""
         if self.near is None or labels.texts is None:
             return ()
-        with self.near.ask(*self.words.query(text)) as asked:
-            rows, similar = asked.nearest(LABELS, NEAR)
+        rows, similar = self.near.nearest(LABELS, *self.words.query(text), NEAR)
         return tuple(
             Neighbour(row, name_of(labels, row), round(value, 4))
             for row, value in zip(rows.tolist(), similar.tolist(), strict=True)

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from longtail.additions import UNKNOWN, Additions
 from longtail.errors import DataError
 from longtail.model import Model
-from longtail.shortlists.blend import MORE, candidates
+from longtail.shortlists.blend import candidates
 from longtail.shortlists.search import Search
+from longtail.shortlists.vectors import MORE
 from longtail.types import Floats, LabelMatrix, TopK
 
 FEW = 64  # texts that are quicker one by one
@@ -52,7 +53,8 @@ class Ranker:
         if search is not None:
             query = search.encode_one(text, words, weights)
             fused = model.lexical is not None and blend > 0
-            labels, scores = search.one(text, query, min(n + MORE if fused else n, len(search.labels)))
+            wide = n + MORE if fused and search.guided else n
+            labels, scores = search.one(text, query, min(wide, len(search.labels)))
             if fused and search.guided:  # its own scores are of another kind than those of words
                 scores = search.some(query, labels)
         if model.lexical is not None and blend > 0:

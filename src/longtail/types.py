@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 Floats: TypeAlias = NDArray[np.float32]
 Ints: TypeAlias = NDArray[np.int32]
 Progress: TypeAlias = Callable[[str, int, int], None]  # told (what, steps done, steps in all)
+CELLS = 2**22  # places of a matrix that are filled at once
 LabelMatrix: TypeAlias = sp.csr_array  # (N, L) float32, sorted indices, values in (0, 1]
 
 
@@ -168,14 +169,18 @@ def contains(pairs: LabelMatrix, labels: NDArray[Any]) -> NDArray[np.bool_]:
 
 def best_of(scores: sp.csr_array, k: int, names: Texts | None = None) -> TopK:
     """Take the k largest stored entries of each row; equal scores go to the smaller label."""
-    n = scores.shape[0]
-    sizes = np.diff(scores.indptr)
-    rows = np.repeat(np.arange(n), sizes)
-    order = np.lexsort((scores.indices, -scores.data, rows))
-    place = np.arange(len(rows)) - np.repeat(scores.indptr[:-1], sizes)
-    kept = place < k
-    labels = np.full((n, k), -1, np.int32)
-    values = np.full((n, k), -np.inf, np.float32)
-    labels[rows[kept], place[kept]] = scores.indices[order][kept]
-    values[rows[kept], place[kept]] = scores.data[order][kept]
+    n, sizes = scores.shape[0], np.diff(scores.indptr)
+    if not scores.has_sorted_indices:
+        scores = scores.sorted_indices()
+    labels, values = np.full((n, k), -1, np.int32), np.full((n, k), -np.inf, np.float32)
+    block = max(1, CELLS // max(1, int(sizes.max(initial=0))))
+    for start in range(0, n, block):
+        some = sizes[start : start + block]
+        wide = np.arange(some.max(initial=0)) < some[:, None]  # (B, W)
+        held = slice(scores.indptr[start], scores.indptr[start + len(some)])
+        losses, columns = np.full(wide.shape, np.inf, np.float32), np.full(wide.shape, -1, np.int32)
+        losses[wide], columns[wide] = -scores.data[held], scores.indices[held]
+        order = np.argsort(losses, axis=1, kind="stable")[:, :k]  # columns ascend in a row
+        out = slice(start, start + len(some)), slice(0, order.shape[1])
+        labels[out], values[out] = np.take_along_axis(columns, order, 1), -np.take_along_axis(losses, order, 1)
     return TopK(labels, values, names)

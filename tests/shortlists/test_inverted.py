@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import patch
 
 import numpy as np
@@ -30,46 +31,61 @@ def slow(rows: sp.csr_array, query: np.ndarray, n: int) -> tuple[list[int], list
     return order, [float(exact[row]) for row in order]
 
 
+def reading(entries: int):
+    """Let the lists of rare words hold so many entries."""
+    return patch.object(inverted, "READ", entries)
+
+
 @settings(max_examples=250, deadline=None)
 @given(
     st.integers(0, 10**6), st.integers(1, 200), st.integers(1, 12), st.sampled_from([None, 1, 3]), st.integers(1, 30)
 )
-def test_both_ways_equal_the_slow_way(seed, count, words, steps, n):
+def test_both_ways_equal_the_slow_way_when_all_lists_are_read(seed, count, words, steps, n):
     rows = random_rows(seed, count, words, 0.4, steps)
     queries = random_rows(seed + 1, 5, words, 0.6, steps)
     index = Inverted.build(rows)
-    with patch.object(inverted, "COMMON", 8):  # make common words of these small lists too
-        assert index.common is not None
-    found, values = index.nearest_batch(0, queries, n, threads=1)
-    for place in range(queries.shape[0]):
-        held = slice(queries.indptr[place], queries.indptr[place + 1])
-        with index.ask(queries.indices[held], queries.data[held]) as asked:
-            one, similar = asked.nearest(0, n)
-            np.testing.assert_allclose(asked.similarity(0, one), similar)
-        expected, exact = slow(rows, queries[[place]].toarray()[0], n)
-        assert one.tolist() == expected
-        np.testing.assert_allclose(similar, exact, atol=2e-6)
-        assert found[place][found[place] >= 0].tolist() == expected
-        np.testing.assert_allclose(values[place][: len(expected)], exact, atol=2e-6)
-        assert not index.sums.any()
+    with reading(10**9), patch.object(inverted, "SPARE", count):
+        found, values = index.nearest_batch(0, queries, n, threads=1)
+        for place in range(queries.shape[0]):
+            held = slice(queries.indptr[place], queries.indptr[place + 1])
+            one, similar = index.nearest(0, queries.indices[held], queries.data[held], n)
+            expected, exact = slow(rows, queries[[place]].toarray()[0], n)
+            assert one.tolist() == expected
+            np.testing.assert_allclose(similar, exact, atol=2e-6)
+            assert found[place][found[place] >= 0].tolist() == expected
+            np.testing.assert_allclose(values[place][: len(expected)], exact, atol=2e-6)
+    assert not any(held.any() for held in index.scratch.held.values())
 
 
-def test_common_words_are_cut_short_and_stay_exact():
-    rows = random_rows(3, 5000, 40, 0.5, None)
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 300), st.integers(1, 60))
+def test_both_ways_read_the_same_lists(seed, count, entries):
+    rows, queries = random_rows(seed, count, 12, 0.4, None), random_rows(seed + 1, 5, 12, 0.6, None)
     index = Inverted.build(rows)
-    assert index.common, "the case must have common words"
-    for seed in range(30):
-        query = random_rows(100 + seed, 1, 40, 0.3, None)
-        with index.ask(query.indices, query.data) as asked:
-            one, _ = asked.nearest(0, 10)
-        assert one.tolist() == slow(rows, query.toarray()[0], 10)[0]
+    with reading(entries), patch.object(inverted, "SPARE", count):
+        found, values = index.nearest_batch(0, queries, 5, threads=1)
+        for place in range(queries.shape[0]):
+            held = slice(queries.indptr[place], queries.indptr[place + 1])
+            one, similar = index.nearest(0, queries.indices[held], queries.data[held], 5)
+            assert found[place][found[place] >= 0].tolist() == one.tolist()
+            np.testing.assert_allclose(values[place][: len(one)], similar, atol=2e-6)
+
+
+def test_rare_words_name_the_candidates_and_all_words_rank_them():
+    rows = sp.csr_array(np.array([[0.6, 0.8, 0], [0, 0.8, 0.6], [1, 0, 0], [1, 0, 0]], np.float32))
+    index, words, weights = Inverted.build(rows), np.array([0, 1]), np.array([0.9, 0.1], np.float32)
+    with reading(2):
+        found, similar = index.nearest(0, words, weights, 4)
+        assert found.tolist() == [0, 1]  # rows 2 and 3 have only the common word
+        np.testing.assert_allclose(similar, [0.62, 0.08], atol=1e-6)
+        assert index.nearest(0, words[:1], weights[:1], 4)[0].tolist() == [2, 3, 0]  # there is no other word
+    assert index.nearest(0, words, weights, 4)[0].tolist() == [2, 3, 0, 1]
 
 
 def test_an_empty_query_and_unknown_words_find_nothing():
     index = Inverted.build(sp.csr_array(np.array([[1, 0], [1, 0]], np.float32)))
     for words in ([], [1]):
-        with index.ask(np.array(words, np.int32), np.ones(len(words), np.float32)) as asked:
-            rows, similar = asked.nearest(0, 3)
+        rows, similar = index.nearest(0, np.array(words, np.int32), np.ones(len(words), np.float32), 3)
         assert len(rows) == len(similar) == 0
 
 
@@ -78,9 +94,22 @@ def test_groups_answer_for_themselves():
     index = Inverted.build(first, second)
     for seed in range(20):
         query = random_rows(50 + seed, 1, 20, 0.4, None)
-        with index.ask(query.indices, query.data) as asked:
-            for group, rows in enumerate((first, second)):
-                assert asked.nearest(group, 7)[0].tolist() == slow(rows, query.toarray()[0], 7)[0]
+        for group, rows in enumerate((first, second)):
+            one, _ = index.nearest(group, query.indices, query.data, 7)
+            assert one.tolist() == slow(rows, query.toarray()[0], 7)[0]
+
+
+def test_threads_do_not_disturb_each_other():
+    rows = random_rows(3, 2000, 40, 0.5, None)
+    index = Inverted.build(rows)
+    queries = [random_rows(100 + seed, 1, 40, 0.3, None) for seed in range(64)]
+
+    def ask(query: sp.csr_array) -> list[int]:
+        return index.nearest(0, query.indices, query.data, 10)[0].tolist()
+
+    alone = [ask(query) for query in queries]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ask, queries)) == alone
 
 
 def test_arrays_are_checked_when_put_together():
@@ -88,7 +117,15 @@ def test_arrays_are_checked_when_put_together():
     held = index.arrays()
     again = Inverted.of_arrays(held, 2)
     assert (again.groups[1] != index.groups[1]).nnz == 0
-    bad = {"members": held["members"] + 99, "starts": held["starts"][::-1], "group0.indptr": held["group0.indptr"][:-1]}
+    bad = {
+        "lists0.indices": held["lists0.indices"] + 99,
+        "lists1.indptr": held["lists1.indptr"][::-1],
+        "group0.indptr": held["group0.indptr"][:-1],
+        "lists0.shape": held["lists0.shape"] + 1,
+    }
     for key, value in bad.items():
         with pytest.raises(ModelError, match="damaged"):
             Inverted.of_arrays(held | {key: value}, 2)
+    swapped = {key.replace("lists0", "lists1"): value for key, value in held.items() if key.startswith("lists0")}
+    with pytest.raises(ModelError, match="damaged"):
+        Inverted.of_arrays(held | swapped, 2)

@@ -117,9 +117,11 @@ def test_a_reranker_is_saved_and_used(tmp_path):
     one, two = model.predict(texts, 4), again.predict(texts, 4)
     assert np.array_equal(one.labels, two.labels)
     assert np.array_equal(one.scores, two.scores)
-    first = replace(model, vectors=replace(model.vectors, second=None)).predict(texts, 30)
+    second = model.vectors.second
+    encoded = second.encode(second.encoding.inputs(texts))
+    first = replace(model, vectors=replace(model.vectors, second=None, again=0)).predict(texts, 10)
     for row in range(len(texts)):
         labels = first.labels[row][first.labels[row] >= 0]
-        added = model.vectors.second.pairs(texts[row : row + 1], np.zeros(len(labels), int), labels)
+        added = second.pairs(encoded[row : row + 1], np.zeros(len(labels), int), labels)
         expected = first.scores[row, : len(labels)] + 1 / (1 + np.exp(-added))
         np.testing.assert_allclose(one.scores[row], np.sort(expected)[::-1][:4], rtol=1e-5)

@@ -56,7 +56,9 @@ def test_pairs_in_blocks_are_entries_of_the_whole_product():
     rows, labels = np.repeat(np.arange(5), 7), np.tile(np.arange(7), 5)
     exact = made.encode(made.encoding.inputs(TEXTS)) @ made.labels.T + made.bias
     with patch.object(vectors, "PAIRS", 4):
-        np.testing.assert_allclose(made.pairs(TEXTS, rows, labels), exact.ravel(), atol=1e-5)
+        np.testing.assert_allclose(
+            made.pairs(made.encode(made.encoding.inputs(TEXTS)), rows, labels), exact.ravel(), atol=1e-5
+        )
 
 
 def test_the_encoder_by_hand():
@@ -71,7 +73,7 @@ def test_a_second_index_adds_its_probabilities():
     second = index(5, 6, layer=True, cosine=False)
     given = np.array([[2, 4, -1]], np.int32), np.array([[0.5, 0.2, -np.inf]], np.float32)
     ranked = second.ranked(["red cat"], *given).toarray()[0]
-    own = second.pairs(["red cat"], np.zeros(2, np.int64), np.array([2, 4]))
+    own = second.pairs(second.encode(second.encoding.inputs(["red cat"])), np.zeros(2, np.int64), np.array([2, 4]))
     np.testing.assert_allclose(ranked[[2, 4]], given[1][0, :2] + 1 / (1 + np.exp(-own)), rtol=1e-5)
     assert np.count_nonzero(ranked) == 2
 

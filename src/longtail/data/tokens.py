@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -37,11 +37,17 @@ def terms(text: str, *, pairs: bool = False) -> list[str]:
     pieces: list[str] = []
     found: list[str] = []
     for word in WORD.findall(text):
-        parts = [hump for piece in PIECE.findall(word) for hump in HUMP.split(piece)]
+        parts = _pieces(word)
         if len(parts) != 1:
             found.append(word.lower())
-        pieces += [part.lower() for part in parts]
+        pieces += parts
     return found + pieces + [f"{one} {two}" for one, two in pairwise(pieces)]
+
+
+@lru_cache(2**16)
+def _pieces(word: str) -> list[str]:
+    """Cut a name into its pieces; texts have the same words again and again."""
+    return [hump.lower() for piece in PIECE.findall(word) for hump in HUMP.split(piece)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from longtail.data.dataset import Split
 from longtail.shortlists.lexical import LexicalIndex
-from longtail.shortlists.vectors import VectorIndex
+from longtail.shortlists.vectors import MORE, VectorIndex
 from longtail.types import Floats, Ints, TopK, best_of, contains
 
-MORE = 50  # labels taken from each side beyond those asked for
 USUAL = 0.25  # the weight that suits most data sets
 BLENDS = (*np.linspace(0, 1, 21).round(2).tolist(), 1.25, 1.5, 2.0, 3.0, 5.0)
 
@@ -43,28 +42,31 @@ class Scores(Protocol):
     def labels(self) -> Sized:
         """One row a label."""
 
-    def top(self, texts: Sequence[str], k: int) -> tuple[Ints, Floats]:
-        """Find the k best labels of each text."""
+    def found(self, texts: Sequence[str], k: int) -> tuple[Floats, Ints, Floats]:
+        """Encode texts, find their best labels, and multiply both: (N, D), (N, k), (N, k)."""
 
-    def pairs(self, texts: Sequence[str], rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
-        """Score pairs: text rows[i] with labels[i]."""
+    def pairs(self, encoded: Floats, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
+        """Score pairs: encoded text rows[i] with labels[i]."""
 
 
 def candidates(vectors: Scores, lexical: LexicalIndex, texts: list[str], k: int) -> Candidates:
     """Find and score the candidates for the k best labels of each text."""
     width = len(vectors.labels)
-    found, _ = vectors.top(texts, k + MORE)
+    encoded, found, products = vectors.found(texts, k)  # what words do not propose has no other score
     proposed = lexical.scores(texts, k + MORE)
-    proposed.sort_indices()
     first = np.arange(len(texts), dtype=np.int64) * width
-    by_vectors = (first[:, None] + found)[found >= 0]
-    by_words = np.repeat(first, np.diff(proposed.indptr)) + proposed.indices
-    pairs = np.union1d(by_vectors, by_words)
+    own = (first[:, None] + found)[found >= 0]
+    others = np.repeat(first, np.diff(proposed.indptr)) + proposed.indices
+    pairs = np.sort(np.concatenate([own, others]))
+    pairs = pairs[np.diff(pairs, prepend=-1) > 0]
     rows, labels = np.divmod(pairs, width)
-    scores = np.zeros(len(pairs), np.float32)
-    scores[np.searchsorted(pairs, by_words)] = proposed.data
+    by_vectors, by_words = np.full(len(pairs), np.nan, np.float32), np.zeros(len(pairs), np.float32)
+    by_vectors[np.searchsorted(pairs, own)] = products[found >= 0]
+    by_words[np.searchsorted(pairs, others)] = proposed.data
+    unknown = np.isnan(by_vectors)
+    by_vectors[unknown] = vectors.pairs(encoded, rows[unknown], labels[unknown])
     starts = np.searchsorted(pairs, np.append(first, len(texts) * width))
-    return Candidates(starts, labels, vectors.pairs(texts, rows, labels), scores, width)
+    return Candidates(starts, labels, by_vectors, by_words, width)
 
 
 def choose_blend(vectors: VectorIndex, lexical: LexicalIndex, held: Split) -> float:

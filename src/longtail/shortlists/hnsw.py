@@ -21,7 +21,7 @@ from longtail.errors import MissingExtra, ModelError
 from longtail.shortlists.stored import Stored
 from longtail.types import Floats, Ints
 
-LINKS, BUILD = 32, 100  # M and efConstruction
+LINKS, BUILD = 32, 200  # M and efConstruction
 LEVELS = 32  # most levels that a graph can have
 
 

@@ -116,17 +116,16 @@ class LexicalIndex:
     def found(self, words: Ints, weights: Floats, k: int, also: NDArray[Any] | None = None) -> Found:
         """Score the candidates for the k best labels of one bag, in no order, and the labels `also` in any case."""
         share, own, similar = np.float32(self.settings.share or 0), NOTHING, np.zeros(0, np.float32)
-        with self.near.ask(words, weights) as asked:
-            if share:
-                own, similar = asked.nearest(LABELS, k)
-            voted, votes = self._votes(*asked.nearest(POINTS, self.settings.neighbours or 1))
-            most = float(votes.max()) if len(votes) else 0.0
-            if also is not None:
-                some, votes_of = np.union1d(voted, also), votes
-                votes = np.zeros(len(some), np.float32)
-                votes[np.searchsorted(some, voted)] = votes_of
-                voted = some
-            matched = asked.similarity(LABELS, voted) if len(own) else None
+        if share:
+            own, similar = self.near.nearest(LABELS, words, weights, k)
+        voted, votes = self._votes(*self.near.nearest(POINTS, words, weights, self.settings.neighbours or 1))
+        most = float(votes.max()) if len(votes) else 0.0
+        if also is not None:
+            some, votes_of = np.union1d(voted, also), votes
+            votes = np.zeros(len(some), np.float32)
+            votes[np.searchsorted(some, voted)] = votes_of
+            voted = some
+        matched = self.near.similarity(LABELS, words, weights, voted) if len(own) else None
         scores = (1 - share) / np.float32(most) * votes if most else votes
         if matched is None:
             return Found(voted, scores, 0.0, most)

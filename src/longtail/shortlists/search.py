@@ -40,7 +40,8 @@ class Search:
 
     def encode(self, texts: Sequence[str]) -> Floats:
         """Encode texts, ready for the product with label vectors: (N, D)."""
-        return self.vectors.encode(self.vectors.encoding.inputs(texts))
+        blocks = (texts[start : start + BLOCK] for start in range(0, max(1, len(texts)), BLOCK))
+        return np.concatenate([self.vectors.encode(self.vectors.encoding.inputs(block)) for block in blocks])
 
     def encode_one(self, text: str, words: Ints, weights: Floats) -> Floats:
         """Encode one text, given with its bag: (D,)."""
@@ -84,20 +85,27 @@ class Search:
 
     def top(self, texts: Sequence[str], k: int) -> tuple[Ints, Floats]:
         """Find the k best labels of many texts; places without one hold -1."""
+        return self.vectors.top(texts, k) if self.guided else self._top(self.encode(texts), k)
+
+    def found(self, texts: Sequence[str], k: int) -> tuple[Floats, Ints, Floats]:
+        """Encode texts, find their best labels, and multiply both: (N, D), (N, k), (N, k)."""
         if self.guided:
-            return self.vectors.top(texts, k)
+            return self.vectors.found(texts, k)
+        encoded = self.encode(texts)
+        return encoded, *self._top(encoded, k)
+
+    def _top(self, queries: Floats, k: int) -> tuple[Ints, Floats]:
+        """Find the k best labels of encoded texts."""
         k = min(k, len(self.labels))
-        found, values = np.full((len(texts), k), -1, np.int32), np.full((len(texts), k), -np.inf, np.float32)
-        for start in range(0, len(texts), BLOCK):
-            some = slice(start, start + BLOCK)
-            queries = self.encode(texts[some])
-            if self.graph is None or k > DEEP:
-                found[some], values[some] = self.exact(queries, k)
-                continue
-            for row, (labels, scores) in enumerate(zip(*self.graph.nearest(queries, k), strict=True)):
-                own, best = self._rescored(queries[row], labels, scores)
-                found[start + row, : len(own)], values[start + row, : len(own)] = own, best
-        return found, values
+        if self.graph is None or k > DEEP:
+            return self.exact(queries, k)
+        found, scores = self.graph.nearest(queries, k)
+        labels, values = found.astype(np.int32), np.where(found < 0, -np.inf, scores).astype(np.float32)
+        if self.labels.rows is not self.graph.stored.rows:
+            for row, query in enumerate(queries):
+                own, best = self._rescored(query, found[row], scores[row])
+                labels[row, : len(own)], values[row, : len(own)] = own, best
+        return labels, values
 
     def exact(self, queries: Floats, k: int) -> tuple[Ints, Floats]:
         """Look at all labels."""
@@ -113,9 +121,9 @@ class Search:
             found, values = np.take_along_axis(found, order, 1), np.take_along_axis(values, order, 1)
         return found.astype(np.int32), values
 
-    def pairs(self, texts: Sequence[str], rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
-        """Score pairs: text rows[i] with labels[i]."""
-        scores = self.labels.pairs(self.encode(texts), rows, labels)
+    def pairs(self, encoded: Floats, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
+        """Score pairs: encoded text rows[i] with labels[i]."""
+        scores = self.labels.pairs(encoded, rows, labels)
         return np.asarray(scores + self.vectors.bias[labels], np.float32)
 
 

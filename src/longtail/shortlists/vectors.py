@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from longtail.data.sequences import Sequences
 
 POINTS, PAIRS = 1024, 65536  # texts and pairs scored at once
+MORE = 50  # labels that are looked at beyond those asked for, where their order may still change
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +83,7 @@ class VectorIndex:
             raise ModelError("there is no guide")
         proposed = self.guide.candidates(vectors)
         rows = np.repeat(np.arange(len(vectors)), np.diff(proposed.indptr))
-        by_rows = self._pairs(self._headed(vectors), rows, proposed.indices)
+        by_rows = self.pairs(self._headed(vectors), rows, proposed.indices)
         data = self.guide.combined(by_rows, proposed)
         return sp.csr_array((data, proposed.indices, proposed.indptr), shape=proposed.shape)
 
@@ -90,15 +91,23 @@ class VectorIndex:
         """Add to given scores (N, k) the probability that this index gives the same labels: (N, L)."""
         rows, places = np.nonzero(labels >= 0)
         sums = scores.copy()
-        sums[rows, places] += expit(self.pairs(texts, rows, labels[rows, places]))
+        own = self.pairs(self.encode(self.encoding.inputs(texts)), rows, labels[rows, places])
+        sums[rows, places] += expit(own)
         return rows_of(labels, sums, len(self.labels))
 
-    def pairs(self, texts: Sequence[str], rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
-        """Score pairs: text rows[i] with labels[i]."""
-        return self._pairs(self.encode(self.encoding.inputs(texts)), rows, labels)
+    def found(self, texts: Sequence[str], k: int) -> tuple[Floats, Ints, Floats]:
+        """Encode texts, find their best labels, and multiply both: (N, D), (N, k), (N, k)."""
+        encoded = [self._headed(vectors) for _, vectors in self.blocks(texts)]
+        whole = np.concatenate(encoded) if encoded else np.zeros((0, self.labels.shape[1]), np.float32)
+        if self.guide is None:
+            return whole, *top_products(whole, self.labels, k, bias=self.bias)
+        labels, scores = self.top(texts, k + MORE)  # the scores of a guide are of another kind
+        rows, places = np.nonzero(labels >= 0)
+        scores[rows, places] = self.pairs(whole, rows, labels[rows, places])
+        return whole, labels, scores
 
-    def _pairs(self, encoded: Floats, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
-        """Score pairs of encoded texts and labels."""
+    def pairs(self, encoded: Floats, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
+        """Score pairs: encoded text rows[i] with labels[i]."""
         out = np.empty(len(rows), np.float32)
         for start in range(0, len(rows), PAIRS):
             some = slice(start, start + PAIRS)
