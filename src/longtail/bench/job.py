@@ -33,6 +33,7 @@ from longtail.bench.suite import Job, recipe_for
 from longtail.data.dataset import Dataset, Split
 from longtail.errors import LongtailError
 from longtail.files import read_json, write_json
+from longtail.index import Index
 from longtail.labels.blocks import held, threads
 from longtail.labels.propensity import Propensity
 from longtail.metrics import evaluate
@@ -126,7 +127,7 @@ def predictions(models: list[Model], test: Split, k: int = 5) -> TopK:
     return best_of(total, k, test.labels.texts)
 
 
-def latency(models: list[Model], texts: list[str]) -> float:
+def latency(models: list[Index], texts: list[str]) -> float:
     """Return the median milliseconds of one query, after a warm-up."""
     for text in texts[:WARM]:
         for model in models:
@@ -217,7 +218,7 @@ def _main() -> None:
     """Serve one request."""
     if sys.argv[1:] == ["latency"]:
         request = json.load(sys.stdin)
-        sys.stdout.write(json.dumps(latency([Model.load(path) for path in request["models"]], request["texts"])))
+        sys.stdout.write(json.dumps(latency([Index.load(path) for path in request["models"]], request["texts"])))
         return
     request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_the_suite, daemon=True).start()
