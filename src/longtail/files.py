@@ -7,6 +7,7 @@ safetensors layout and opened by memory map; nothing here can run code from a fi
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import re
 import shutil
@@ -178,6 +179,15 @@ def read_texts(path: Path) -> dict[str, Texts]:
         raise ModelError(f"{path}: damaged ({reason}); write the folder again") from None
 
 
+def released(array: NDArray[Any]) -> None:
+    """Give the memory of a mapped file back; it is read again when somebody looks."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, mmap.mmap):
+        base.madvise(mmap.MADV_DONTNEED)
+
+
 def matrix_arrays(name: str, matrix: sp.csr_array) -> dict[str, NDArray[Any]]:
     """Name the arrays of a CSR for `write_arrays`; an empty name leaves them bare."""
     held = {"indptr": matrix.indptr, "indices": matrix.indices, "values": matrix.data}
@@ -196,4 +206,5 @@ def matrix_of(held: Mapping[str, NDArray[Any]], name: str) -> sp.csr_array:
         raise ModelError(f"{name} is damaged: it names a column beyond {columns}; write the folder again")
     matrix = sp.csr_array((rows, columns), dtype=values.dtype)
     matrix.data, matrix.indices, matrix.indptr = values, indices, indptr  # no copy, no further scan
+    released(indices)  # the checks have read all of it
     return matrix

@@ -179,7 +179,7 @@ class Model:
     @classmethod
     def _opened(cls, folder: Path, config: Mapping[str, Any]) -> Model:
         """Put the parts of a folder together."""
-        table = pq.read_table(folder / "labels.parquet")
+        table = pq.ParquetFile(folder / "labels.parquet").read()  # `read_table` would import pandas where there is one
         held = {name: Texts(table[name]) for name in ("text", "id") if name in table.column_names}
         labels = Labels(int(config["labels"]), held.get("text"), held.get("id"))
         recipe = recipe_of(config["recipe"])
@@ -192,7 +192,7 @@ class Model:
             sequences = Sequences.load(folder)
         if recipe.encoder is not None:
             vectors = VectorIndex.load(folder, recipe, words, sequences)
-        examples, frequencies = Examples.load(folder), table["frequency"].to_numpy()
+        examples, frequencies = Examples.load(folder), _counts(table["frequency"])
         counts = {len(labels), len(frequencies)} | {len(texts) for texts in held.values()}
         counts |= {lexical.targets.shape[1], lexical.near.groups[0].shape[0]} if lexical else set()
         counts |= {len(vectors.labels)} if vectors else set()
@@ -245,6 +245,14 @@ def verify_files(folder: Path, files: Mapping[str, str]) -> None:
             raise ModelError(f"{folder / name}: cannot be read ({reason.strerror}); copy the folder again") from None
         if not sound:
             raise ModelError(f"{folder / name}: changed since it was written; train again or copy it again")
+
+
+def _counts(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    """Read whole numbers; `to_numpy` would import pandas where there is one."""
+    if column.type != pa.int64() or column.null_count:
+        raise ModelError(f"labels.parquet: frequencies are {column.type}, not whole numbers; train again")
+    held = [np.frombuffer(part.buffers()[1], np.int64)[part.offset :][: len(part)] for part in column.chunks]
+    return np.concatenate([np.zeros(0, np.int64), *held])
 
 
 def _seal(config: dict[str, Any]) -> str:

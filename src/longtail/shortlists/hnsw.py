@@ -8,7 +8,6 @@ References: Malkov and Yashunin 2018, "Efficient and robust approximate nearest 
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longtail.errors import MissingExtra, ModelError
+from longtail.files import released
 from longtail.shortlists.stored import Stored
 from longtail.types import Floats, Ints
 
@@ -79,7 +79,7 @@ class Graph:
         faiss.copy_array_to_vector(self.levels, graph.levels)
         faiss.copy_array_to_vector(self._offsets().astype(np.uint64), graph.offsets)
         graph.entry_point, graph.max_level = self.entry, int(self.levels.max(initial=1)) - 1
-        _released(self.neighbours)  # faiss has a copy
+        released(self.neighbours)  # faiss has a copy
         return made
 
     def _offsets(self) -> NDArray[np.int64]:
@@ -155,15 +155,6 @@ def _empty(stored: Stored, links: int) -> Any:
     faiss.copy_array_to_vector(ranges, storage.sq.trained)
     index.is_trained = storage.is_trained = True
     return index
-
-
-def _released(array: NDArray[Any]) -> None:
-    """Give the memory of a mapped file back; it is read again when somebody looks."""
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    if isinstance(base, mmap.mmap):
-        base.madvise(mmap.MADV_DONTNEED)
 
 
 def _faiss() -> Any:
