@@ -23,7 +23,7 @@ class Double:
         self.name = name
         self.labels = Labels(len(texts), Texts(texts))
         self.frequencies = np.asarray(frequencies if frequencies is not None else range(len(texts))[::-1])
-        self.gone: set[int] = set()
+        self.removed: set[int] = set()
         self.past: list[tuple] = []
         self.calls: list[int] = []  # texts of each call
         self.gate = None  # an event that predictions wait for
@@ -40,7 +40,7 @@ class Double:
         if self.gate is not None:
             assert self.gate.wait(10)
         held = [words(text) for text in self.labels.texts]
-        left = set(range(len(held))) - self.gone - set(deny or ())
+        left = set(range(len(held))) - self.removed - set(deny or ())
         left &= set(range(len(held)) if allow is None else allow)
         labels, scores = np.full((len(texts), k), -1, np.int32), np.full((len(texts), k), -np.inf, np.float32)
         for row, text in enumerate(texts):
@@ -72,20 +72,20 @@ class Double:
         return [label for label, held in enumerate(self.labels.texts) if asked <= words(held)][:limit]
 
     def add(self, texts, ids=None):
-        self.past.append((self.labels, self.frequencies, set(self.gone)))
+        self.past.append((self.labels, self.frequencies, set(self.removed)))
         count = len(self.labels)
         self.labels = Labels(count + len(texts), Texts([*self.labels.texts, *texts]))
         self.frequencies = np.concatenate([self.frequencies, np.zeros(len(texts), np.int64)])
         return list(range(count, len(self.labels)))
 
     def remove(self, labels):
-        self.past.append((self.labels, self.frequencies, set(self.gone)))
-        self.gone |= set(labels)
+        self.past.append((self.labels, self.frequencies, set(self.removed)))
+        self.removed |= set(labels)
 
     def undo(self):
         if not self.past:
             raise DataError("there is no change to take back")
-        self.labels, self.frequencies, self.gone = self.past.pop()
+        self.labels, self.frequencies, self.removed = self.past.pop()
 
     def refresh(self):
         return False

@@ -116,7 +116,9 @@ def test_labels_are_added_queried_at_once_removed_and_brought_back(start):
     assert predicted(client, "a blue bird and a wolf") == ["cat and dog"]
     assert client.post("/v1/labels/undo", json={}).status_code == 200
     assert predicted(client, "a grey wolf") == ["grey wolf"]
-    assert client.delete("/v1/labels/5").status_code == 200
+    assert client.delete("/v1/labels/5").json()["count"] == 6
+    listed = client.get("/v1/labels", params={"offset": 4}).json()
+    assert ([entry["id"] for entry in listed["labels"]], listed["count"]) == ([4, 6], 6)
     assert predicted(client, "a blue bird") == []
     for _ in range(2):
         client.post("/v1/labels/undo", json={})

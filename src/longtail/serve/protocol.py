@@ -6,7 +6,7 @@ The opener is named by a string ("module:attribute"), so that worker processes c
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence, Set
 from functools import reduce
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast
@@ -27,6 +27,10 @@ class Index(Protocol):
     @property
     def labels(self) -> Labels:
         """All labels, those added later too."""
+
+    @property
+    def removed(self) -> Set[int]:
+        """Labels that were taken away."""
 
     @property
     def frequencies(self) -> NDArray[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -84,9 +85,9 @@ class Routes:
 
         def ask() -> dict[str, Any]:
             index = served.index
-            count = len(index.labels)
-            found = index.find(text, limit + offset)[offset:] if text.strip() else range(offset, count)[:limit]
-            return {"labels": [served.entry(index, label) for label in found], "count": count}
+            there = (label for label in range(len(index.labels)) if label not in index.removed)
+            found = index.find(text, limit + offset)[offset:] if text.strip() else islice(there, offset, offset + limit)
+            return {"labels": [served.entry(index, label) for label in found], "count": _count(index)}
 
         return Answer(encode(await self.batcher.call(ask)))
 
@@ -114,7 +115,7 @@ class Routes:
         def ask() -> dict[str, Any]:
             index = served.index
             added = index.add(texts, ids or None)
-            return {"labels": [served.entry(index, label) for label in added], "count": len(index.labels)}
+            return {"labels": [served.entry(index, label) for label in added], "count": _count(index)}
 
         return Answer(encode(await self.batcher.call(ask)))
 
@@ -132,7 +133,7 @@ class Routes:
             index = served.index
             entries = [served.entry(index, _existing(index, label)) for label in labels]
             index.remove(labels)
-            return {"labels": entries, "count": len(index.labels)}
+            return {"labels": entries, "count": _count(index)}
 
         return Answer(encode(await self.batcher.call(ask)))
 
@@ -146,7 +147,7 @@ class Routes:
                 served.index.undo()
             except DataError as reason:
                 raise Refusal(409, str(reason)) from None
-            return {"labels": [], "count": len(served.index.labels)}
+            return {"labels": [], "count": _count(served.index)}
 
         return Answer(encode(await self.batcher.call(ask)))
 
@@ -207,6 +208,11 @@ def _existing(index: Index, label: int) -> int:
     if label >= len(index.labels):
         raise Refusal(404, f"label {label} does not exist; labels go from 0 to {len(index.labels) - 1}")
     return label
+
+
+def _count(index: Index) -> int:
+    """Count the labels that can be predicted."""
+    return len(index.labels) - len(index.removed)
 
 
 def _known(index: Index, labels: list[int] | None) -> tuple[int, ...] | None:
