@@ -6,7 +6,7 @@ The opener is named by a string ("module:attribute"), so that worker processes c
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from functools import reduce
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast
