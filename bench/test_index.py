@@ -2,9 +2,8 @@
 
     pytest bench/test_index.py --benchmark-only --benchmark-disable-gc -s
 
-The model is trained once (one epoch: speed does not depend on how good it is) and kept in $LONGTAIL_CACHE. The peers
-are measured where they are installed ($PEERS_HOME) and were trained: LONGTAIL_BENCH_TRAIN=1 trains them once, which
-takes minutes. Set OMP_NUM_THREADS=1 for one thread.
+`frugal` is trained once, which takes minutes, and kept in $LONGTAIL_CACHE. The peers are measured where they are
+installed ($PEERS_HOME) and were trained: LONGTAIL_BENCH_TRAIN=1 trains them once. Single queries run on one thread.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from longtail.data.formats import load
 from longtail.index import Index
 from longtail.pipeline import fit
 from longtail.predictions import Ranker
-from longtail.recipe import find_recipe
 from longtail.types import contains
 
 NAME = "LF-MSDocsSeeAlsoTitles-87K"
@@ -45,11 +43,9 @@ def data():
 
 @pytest.fixture(scope="module")
 def folder(data):
-    dim = int(os.environ.get("LONGTAIL_BENCH_DIM", "512"))
-    place = CACHE / f"frugal-{NAME}-{dim}"
+    place = CACHE / f"frugal-{NAME}"
     if not (place / "config.json").exists():
-        recipe = find_recipe("frugal").override("training.epochs", 1).override("encoder.dim", dim)
-        fit(recipe, data.train).save(place)
+        fit("frugal", data.train).save(place)
     if not list(place.glob("index_*")):
         build_artefact(place)
     return place

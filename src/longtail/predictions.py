@@ -5,7 +5,9 @@ One text takes a quick way without matrices; many go in blocks. Both rank alike.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.additions import UNKNOWN, Additions
-from longtail.errors import DataError
+from longtail.errors import DataError, ModelError
 from longtail.model import Model
 from longtail.shortlists.blend import candidates
 from longtail.shortlists.search import Search
@@ -22,7 +24,7 @@ from longtail.shortlists.vectors import MORE
 from longtail.types import Floats, LabelMatrix, TopK
 
 FEW = 64  # texts that are quicker one by one
-BLOCK = 8192  # texts whose candidates are held at once
+BLOCK = 2048  # texts whose candidates are held at once
 Ranked = tuple[NDArray[Any], Floats]  # labels and scores, best first
 NONE: Ranked = (np.zeros(0, np.int64), np.zeros(0, np.float32))
 
@@ -129,20 +131,25 @@ class Ranker:
                 own, values = self.one(text, n)
                 labels[row, : len(own)], scores[row, : len(own)] = own, values
             return TopK(labels, scores)
-        lexical, blend = self.model.lexical, self.blend
-        for start in range(0, len(texts), BLOCK):
-            some = list(texts[start : start + BLOCK])
-            rows = slice(start, start + len(some))
-            if self.search is None and lexical is not None:
-                top = lexical.top(some, n)
-                labels[rows], scores[rows] = top.labels, top.scores
-            elif self.search is not None and (lexical is None or blend == 0):
-                found, values = self.search.top(some, n)
-                labels[rows, : found.shape[1]], scores[rows, : found.shape[1]] = found, values
-            elif self.search is not None and lexical is not None:
-                top = candidates(self.search, lexical, some, n).top(n, blend)
-                labels[rows], scores[rows] = top.labels, top.scores
+        starts = range(0, len(texts), BLOCK)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # products and searches run side by side
+            for start, top in zip(
+                starts, pool.map(lambda at: self._block(texts[at : at + BLOCK], n), starts), strict=True
+            ):
+                rows = slice(start, start + len(top))
+                labels[rows, : top.labels.shape[1]], scores[rows, : top.labels.shape[1]] = top.labels, top.scores
         return TopK(labels, scores)
+
+    def _block(self, texts: Sequence[str], n: int) -> TopK:
+        """Find the n best labels of some texts, or all where there are fewer."""
+        lexical, blend = self.model.lexical, self.blend
+        if self.search is None:
+            if lexical is None:
+                raise ModelError(f"{self.model.recipe.name} has neither words nor vectors to score with; train again")
+            return lexical.top(list(texts), n)
+        if lexical is None or blend == 0:
+            return TopK(*self.search.top(texts, n))
+        return candidates(self.search, lexical, list(texts), n).top(n, blend)
 
 
 def _ranked(labels: NDArray[Any], scores: Floats, n: int) -> Ranked:
