@@ -99,6 +99,13 @@ def test_self_annotation_and_label_points_alone():
     assert alone.augmented.all()
 
 
+def test_untested_conditionals_are_shrunk_or_not_used():
+    train = small([[0, 1], [0, 1], [2]], 3)
+    shrunk = Gandalf(calibrate=True).rows(train).toarray()
+    assert 0 < shrunk[0, 1] < 1
+    assert np.array_equal(Gandalf(calibrate=True, untested="self").rows(train).toarray(), np.eye(3))
+
+
 def test_sample_draws_without_replacement_and_keeps_the_order():
     split = many()
     some = Gandalf(sample="points").augment(split, seed=1)

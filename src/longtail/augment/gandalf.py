@@ -37,8 +37,9 @@ class Gandalf(SoftTargets):
     out (Z alone). `sample` draws that many points from the result without replacement, "points" as many as there were.
     `share` uses a part of the labels: at random, or from the tail bin on towards the head. `self_one=False` leaves the
     self edge of σ(S) at σ(1) = 0.73. `calibrate` replaces the conditionals by what the twins of labels among the points
-    say they are worth, and makes no points where label texts have nothing to do with the points of their labels;
-    `fitted` holds what was found, so that it travels with the recipe.
+    say they are worth, and makes no points where label texts have nothing to do with the points of their labels.
+    Where there are too few twins to measure anything, conditionals are shrunk by counts, or with `untested="self"` not
+    used at all. `fitted` holds what was found, so that it travels with the recipe.
 
     >>> from longtail.data.dataset import from_rows
     >>> data = from_rows({"train": (["red cat", "old cat"], [[0, 1], [0]])}, label_texts=["cat", "red", "dog"])
@@ -59,6 +60,7 @@ class Gandalf(SoftTargets):
     order: Literal["random", "tail"] = "random"
     self_one: bool = True
     calibrate: bool = False
+    untested: Literal["shrunk", "self"] = "shrunk"
     fitted: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -93,11 +95,12 @@ class Gandalf(SoftTargets):
     def rows(self, train: Split, *, seed: int = 0) -> sp.csr_array:
         """Return the soft targets of all labels, (L, L)."""
         count = len(train.labels)
-        if self.targets == "self":
+        calibration = self.calibration(train, seed=seed) if self.calibrate else None
+        untested = calibration is not None and calibration.verdict == "unknown"
+        if self.targets == "self" or (untested and self.untested == "self"):
             return sp.csr_array(sp.eye_array(count, dtype=np.float32, format="csr"))
-        if self.calibrate:
-            targets = train.original.targets
-            return self.calibration(train, seed=seed).apply(targets, threshold=self.threshold)
+        if calibration is not None:
+            return calibration.apply(train.original.targets, threshold=self.threshold)
         return self.weights(train.original.targets, threshold=self.threshold, seed=seed, own=self.self_one)
 
     def _chosen(self, train: Split, random: np.random.Generator) -> NDArray[np.int64]:
