@@ -1,77 +1,24 @@
-"""A model as it is served: same answers as the model, filters, new labels, reasons, damage and attacks."""
+"""A model as it is served: same answers as the model, filters, new labels, reasons."""
 
 from __future__ import annotations
 
 import json
-import os
-import pickle
-import resource
 import shutil
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
+from index.conftest import NAMES, QUERIES, every
 from small import SMALL, board, short
 
 from longtail.artefact import build_artefact
 from longtail.data.dataset import from_rows
-from longtail.errors import DataError, LongtailError, ModelError, ResourceError
+from longtail.errors import DataError, ModelError
 from longtail.index import Index
 from longtail.labels.journal import FILE
-from longtail.model import Model, read_config, write_config
+from longtail.model import Model
 from longtail.pipeline import fit
 from longtail.predictions import Groups
-from longtail.recipe import find_recipe
 from longtail.types import label_matrix
-
-ANIMALS = ("cat", "dog", "fox", "owl", "bee", "ant", "cow", "hen")
-COLOURS = ("red", "old", "wild", "small", "grey", "quick")
-NAMES = [f"{colour} {animal}" for animal in ANIMALS for colour in COLOURS]
-
-
-def rows():
-    random = np.random.default_rng(0)
-    texts, labels = [], []
-    for place, name in enumerate(NAMES):
-        for extra in ("in the garden", "of the neighbour", "by night"):
-            texts.append(f"{name} {extra}")
-            labels.append([place, int(random.integers(len(NAMES)))])
-    return texts, labels
-
-
-@pytest.fixture(scope="module")
-def data():
-    texts, labels = rows()
-    return from_rows({"train": (texts, labels)}, label_texts=NAMES)
-
-
-@pytest.fixture(scope="module")
-def folders(data, tmp_path_factory):
-    place = tmp_path_factory.mktemp("models")
-    frugal = find_recipe("frugal")
-    for path, value in (("encoder.dim", 16), ("training.epochs", 2), ("training.batch", 32), ("shortlist.random", 20)):
-        frugal = frugal.override(path, value)
-    fit(frugal, data.train).save(place / "frugal")
-    fit("knn", data.train).save(place / "knn")
-    fit(find_recipe("knn").override("lexical.pairs", True), data.train).save(place / "pairs")
-    fit(frugal.override("lexical.pairs", True).override("blend", 0.5), data.train).save(place / "mixed")
-    shutil.copytree(place / "frugal", place / "indexed")
-    made = build_artefact(place / "indexed", search="hnsw", recall=0.9)
-    assert made.recall >= 0.9
-    return place
-
-
-@pytest.fixture
-def run(folders, tmp_path, request):
-    name = getattr(request, "param", "frugal")
-    return shutil.copytree(folders / name, tmp_path / name)
-
-
-every = pytest.mark.parametrize("run", ["knn", "frugal", "indexed", "mixed"], indirect=True)
-QUERIES = ["a red cat", "the neighbour's old dog", "", "xyzzy", "night night bee", "Wild FOX, small hen?"]
 
 
 @pytest.mark.parametrize("run", ["knn", "frugal", "pairs", "mixed"], indirect=True)
@@ -269,153 +216,3 @@ def test_labels_are_found_by_words(run):
 def test_a_description_is_plain_json(run):
     described = json.loads(json.dumps(Index.load(run).describe()))
     assert described["labels"] == 48 and described["points"] == 144 and described["name"] == run.name
-
-
-@every
-def test_every_changed_byte_is_refused(run):
-    Index.load(run).add(["blue parrot"])
-    for path in sorted(run.iterdir()):
-        if path.name == FILE:
-            continue  # tests/labels/test_journal.py
-        raw = path.read_bytes()
-        for place in {0, len(raw) // 2, len(raw) - 1}:
-            path.write_bytes(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :])
-            with pytest.raises(LongtailError, match=str(run)):
-                Index.load(run)
-        for end in {0, len(raw) // 2, len(raw) - 2}:
-            path.write_bytes(raw[:end])
-            with pytest.raises(LongtailError, match=str(run)):
-                Index.load(run)
-        path.unlink()
-        with pytest.raises(LongtailError, match=str(run)):
-            Index.load(run)
-        path.write_bytes(raw)
-    assert len(Index.load(run).labels) == 49
-
-
-@pytest.mark.parametrize("run", ["indexed"], indirect=True)
-def test_a_large_folder_answers_while_its_checksums_are_compared(run, monkeypatch):
-    monkeypatch.setattr("longtail.index.LARGE", 1)
-    assert Index.load(run).predict(["cat"]).labels.shape == (1, 5)
-    path = run / "weights.safetensors"
-    raw = path.read_bytes()
-    path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
-    index = Index.load(run)
-    deadline = time.monotonic() + 10
-    with pytest.raises(ModelError, match=r"weights\.safetensors: changed"):
-        while time.monotonic() < deadline:
-            index.predict(["cat"])
-
-
-@pytest.mark.parametrize("run", ["indexed"], indirect=True)
-def test_folders_made_to_attack_run_no_code(run, tmp_path):
-    class Attack:
-        def __reduce__(self):
-            return os.system, (f"touch {tmp_path / 'attacked'}",)
-
-    config = read_config(run)
-    served = config["index"]
-    outside = tmp_path / "outside.safetensors"
-    shutil.copy(run / served["file"], outside)
-    for changes in (
-        {"files": config["files"] | {"../outside.safetensors": "0"}},
-        {"files": config["files"] | {"/etc/passwd": "0"}},
-        {"files": ["weights.safetensors"]},
-        {"index": served | {"file": "../outside.safetensors"}},
-        {"index": served | {"file": ""}},
-        {"index": served | {"surprise": 1}},
-        {"index": {}},
-        {"index": []},
-        {"labels": 47},
-        {"recipe": {"part": "os.system", "command": "touch x"}},
-    ):
-        write_config(run, config | changes)
-        with pytest.raises(LongtailError):
-            Index.load(run, verify=False)
-    write_config(run, config)
-    raw = (run / served["file"]).read_bytes()
-    hostile = [pickle.dumps(Attack()), (2**63 - 1).to_bytes(8, "little") + raw[8:], raw[:8] + b"[" * 4000]
-    for content in hostile:
-        (run / served["file"]).write_bytes(content)
-        with pytest.raises(LongtailError):
-            Index.load(run, verify=False)
-    assert not (tmp_path / "attacked").exists()
-
-
-@pytest.mark.parametrize("run", ["indexed"], indirect=True)
-def test_a_graph_that_leads_outside_is_refused(run):
-    from longtail.files import read_arrays
-    from longtail.shortlists.hnsw import Graph
-
-    held = dict(read_arrays(next(run.glob("index_*"))))
-    assert Graph.of_arrays(held) is not None
-    for name, place, value in (
-        ("graph.neighbours", 0, 48),
-        ("graph.neighbours", 3, -2),
-        ("graph.levels", 0, 0),
-        ("graph.levels", 0, 100),
-        ("graph.settings", 0, 48),
-        ("graph.settings", 0, -1),
-        ("graph.settings", 1, 31),
-        ("graph.settings", 1, 0),
-        ("graph.settings", 2, 0),
-    ):
-        changed = {key: array.copy() for key, array in held.items()}
-        changed[name][place] = value
-        with pytest.raises(ModelError, match="make the index again"):
-            Graph.of_arrays(changed)
-    for name, value in (("graph.rows", held["graph.rows"][1:]), ("graph.step", held["graph.step"] * np.nan)):
-        with pytest.raises(ModelError, match="make the index again"):
-            Graph.of_arrays(held | {name: value})
-
-
-def test_a_full_disk_leaves_model_and_labels_as_they_were(run):
-    index = Index.load(run)
-    before = {path.name: path.read_bytes() for path in run.iterdir()}
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (60, limits[1]))
-    try:
-        with pytest.raises(ResourceError, match="nothing was changed"):
-            index.add(["blue parrot"])
-        with pytest.raises(ResourceError, match="nothing was changed"):
-            build_artefact(run, search="exact")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    after = {path.name: path.read_bytes() for path in run.iterdir() if path.stat().st_size}
-    assert after == before and len(index.labels) == 48
-    assert index.add(["blue parrot"]) == [48]
-
-
-ADDER = """
-import sys
-from longtail.index import Index
-index = Index.load(sys.argv[1])
-print("ready", flush=True)
-for number in range(10**6):
-    print(index.add([f"new label {number}"])[0], flush=True)
-"""
-
-
-@pytest.mark.parametrize("run", ["knn"], indirect=True)
-def test_a_kill_during_add_loses_no_label(run):
-    with subprocess.Popen([sys.executable, "-c", ADDER, str(run)], stdout=subprocess.PIPE, text=True) as adder:
-        assert adder.stdout.readline() == "ready\n"
-        seen = [int(adder.stdout.readline()) for _ in range(5)]
-        adder.send_signal(signal.SIGKILL)
-        seen += [int(line) for line in adder.stdout.read().splitlines()]
-    assert seen == list(range(48, 48 + len(seen)))
-    index = Index.load(run)
-    assert len(index.labels) - 48 - len(seen) in (0, 1)  # one may be written and not yet told
-    assert index.predict([f"new label {len(seen) - 1}"], 1).labels[0, 0] == seen[-1]
-    assert index.add(["one more"]) == [len(index.labels) - 1]
-
-
-@pytest.mark.parametrize("run", ["frugal", "indexed"], indirect=True)
-def test_a_bag_model_is_served_without_torch(run):
-    code = (
-        "import sys; from longtail.index import Index; i = Index.load(sys.argv[1]); i.predict(['red cat']); "
-        "i.explain('red cat', 0); heavy = {'torch', 'sklearn', 'transformers', 'longtail.pipeline'}; "
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
