@@ -5,9 +5,7 @@ One text takes a quick way without matrices; many go in blocks. Both rank alike.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +22,7 @@ from longtail.shortlists.vectors import MORE
 from longtail.types import Floats, LabelMatrix, TopK
 
 FEW = 64  # texts that are quicker one by one
-BLOCK = 2048  # texts whose candidates are held at once
+BLOCK = 8192  # texts whose candidates are held at once
 Ranked = tuple[NDArray[Any], Floats]  # labels and scores, best first
 NONE: Ranked = (np.zeros(0, np.int64), np.zeros(0, np.float32))
 
@@ -131,13 +129,10 @@ class Ranker:
                 own, values = self.one(text, n)
                 labels[row, : len(own)], scores[row, : len(own)] = own, values
             return TopK(labels, scores)
-        starts = range(0, len(texts), BLOCK)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # products and searches run side by side
-            for start, top in zip(
-                starts, pool.map(lambda at: self._block(texts[at : at + BLOCK], n), starts), strict=True
-            ):
-                rows = slice(start, start + len(top))
-                labels[rows, : top.labels.shape[1]], scores[rows, : top.labels.shape[1]] = top.labels, top.scores
+        for start in range(0, len(texts), BLOCK):
+            top = self._block(texts[start : start + BLOCK], n)
+            rows = slice(start, start + len(top))
+            labels[rows, : top.labels.shape[1]], scores[rows, : top.labels.shape[1]] = top.labels, top.scores
         return TopK(labels, scores)
 
     def _block(self, texts: Sequence[str], n: int) -> TopK:

@@ -45,7 +45,7 @@ def test_both_ways_equal_the_slow_way_when_all_lists_are_read(seed, count, words
     queries = random_rows(seed + 1, 5, words, 0.6, steps)
     index = Inverted.build(rows)
     with reading(10**9), patch.object(inverted, "SPARE", count):
-        found, values = index.nearest_batch(0, queries, n, threads=1)
+        found, values = index.nearest_batch(0, queries, n)
         for place in range(queries.shape[0]):
             held = slice(queries.indptr[place], queries.indptr[place + 1])
             one, similar = index.nearest(0, queries.indices[held], queries.data[held], n)
@@ -63,7 +63,7 @@ def test_both_ways_read_the_same_lists(seed, count, entries):
     rows, queries = random_rows(seed, count, 12, 0.4, None), random_rows(seed + 1, 5, 12, 0.6, None)
     index = Inverted.build(rows)
     with reading(entries), patch.object(inverted, "SPARE", count):
-        found, values = index.nearest_batch(0, queries, 5, threads=1)
+        found, values = index.nearest_batch(0, queries, 5)
         for place in range(queries.shape[0]):
             held = slice(queries.indptr[place], queries.indptr[place + 1])
             one, similar = index.nearest(0, queries.indices[held], queries.data[held], 5)

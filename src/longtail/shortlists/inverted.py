@@ -8,6 +8,7 @@ equal candidates are looked at may differ.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from longtail.types import Floats, best_of
 READ = 8192  # entries of the lists of rare words
 SPARE = 40  # candidates that are compared with the whole query, beyond those asked for
 BLOCK = 1024  # queries of a batch that are multiplied at once
+THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Scratch(threading.local):
@@ -108,26 +110,23 @@ class Inverted:
         product = queries.astype(np.float64)[asked].multiply(self.groups[group][rows])
         return np.round(np.asarray(product.sum(axis=1)).ravel(), 6).astype(np.float32)
 
-    def nearest_batch(
-        self, group: int, queries: sp.csr_array, n: int, threads: int = 2
-    ) -> tuple[NDArray[np.int32], Floats]:
+    def nearest_batch(self, group: int, queries: sp.csr_array, n: int) -> tuple[NDArray[np.int32], Floats]:
         """Find the n nearest rows of many queries: (N, n) rows, -1 where there are fewer, and their similarities."""
         found = np.full((queries.shape[0], n), -1, np.int32)
         values = np.zeros((queries.shape[0], n), np.float32)
-        wide = self.lists[group]
-        lists = sp.csr_matrix(
-            (wide.data, wide.indices.astype(np.int32), wide.indptr), shape=wide.shape
-        )  # as it must be
+        held = self.lists[group]
+        parts = held.data, held.indices.astype(np.int32), held.indptr
+        lists = sp.csr_matrix(parts, shape=held.shape)  # the product wants narrow indices and the older class
         for start in range(0, queries.shape[0], BLOCK):
             block = queries[start : start + BLOCK]
             lead = sp.csr_matrix(self._leading(group, block))
-            product = sp_matmul_topn(lead, lists, top_n=n + SPARE, threshold=0.0, sort=False, n_threads=threads)
+            product = sp_matmul_topn(lead, lists, top_n=n + SPARE, threshold=0.0, sort=False, n_threads=THREADS)
             asked = np.repeat(np.arange(block.shape[0]), np.diff(product.indptr))
             product.data = self.pairs(group, block, asked, product.indices)
             best = best_of(sp.csr_array(product), n)
-            held = best.scores > 0
-            found[start : start + BLOCK] = np.where(held, best.labels, -1)
-            values[start : start + BLOCK] = np.where(held, best.scores, 0)
+            similar = best.scores > 0
+            found[start : start + BLOCK] = np.where(similar, best.labels, -1)
+            values[start : start + BLOCK] = np.where(similar, best.scores, 0)
         return found, values
 
     def _leading(self, group: int, queries: sp.csr_array) -> sp.csr_array:
