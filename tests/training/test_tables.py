@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from longtail.training.tables import Table
+from longtail.training.tables import Adam, Table
 
 
 def test_adam_equals_torch_when_every_row_is_used():
@@ -40,3 +40,23 @@ def test_row_wise_adagrad_by_hand():
     (table.gather(np.array([0])) * torch.tensor([3.0, 4.0])).sum().backward()
     table.step(1.0, 1)
     torch.testing.assert_close(table.values, -torch.tensor([[3.0, 4.0]]) / 12.5**0.5)
+
+
+def test_dense_adam_is_torchs_and_continues_from_its_arrays():
+    layers = [torch.nn.Linear(5, 3) for _ in range(2)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    theirs, ours = torch.optim.Adam(layers[0].parameters(), lr=0.01), Adam(layers[1].parameters())
+    for step in range(20):
+        points = torch.from_numpy(np.random.default_rng(step).normal(size=(7, 5)).astype(np.float32))
+        theirs.zero_grad()
+        ours.clear()
+        for layer in layers:
+            layer(points).square().sum().backward()
+        theirs.step()
+        if step == 10:
+            held = {name: np.array(array) for name, array in ours.arrays("adam").items()}
+            ours = Adam(layers[1].parameters())
+            ours.restore(held, "adam")
+        ours.step(0.01)
+    assert torch.equal(layers[0].weight, layers[1].weight)
+    assert torch.equal(layers[0].bias, layers[1].bias)

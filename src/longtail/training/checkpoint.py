@@ -13,7 +13,7 @@ from torch import nn
 
 from longtail.errors import DataError
 from longtail.files import read_arrays, write_arrays
-from longtail.training.tables import Table
+from longtail.training.tables import Adam, Table
 
 
 class Checkpoint:
@@ -23,7 +23,7 @@ class Checkpoint:
         self.path, self.identity = path, json.dumps(identity, sort_keys=True)
 
     def save(
-        self, step: int, tables: dict[str, Table], dense: nn.Module, optimiser: torch.optim.Optimizer,
+        self, step: int, tables: dict[str, Table], dense: nn.Module, optimiser: Adam,
         more: dict[str, NDArray[Any]],
     ) -> None:  # fmt: skip
         """Write everything that the next step depends on; `more` is what the loop itself remembers."""
@@ -32,12 +32,11 @@ class Checkpoint:
         for name, table in tables.items():
             arrays |= table.arrays(f"table.{name}")
         arrays |= {f"dense.{name}": value.cpu().numpy() for name, value in dense.state_dict().items()}
-        for place, state in optimiser.state_dict()["state"].items():
-            arrays |= {f"adam.{place}.{name}": np.asarray(value) for name, value in state.items()}
+        arrays |= optimiser.arrays("adam")
         write_arrays(self.path, {name: np.atleast_1d(array) for name, array in arrays.items()})
 
     def restore(
-        self, tables: dict[str, Table], dense: nn.Module, optimiser: torch.optim.Optimizer
+        self, tables: dict[str, Table], dense: nn.Module, optimiser: Adam
     ) -> tuple[int, dict[str, NDArray[Any]]]:
         """Continue from the file, if there is one; returns the steps that are done and what the loop remembered."""
         if not self.path.exists():
@@ -52,13 +51,5 @@ class Checkpoint:
             table.restore(held, f"table.{name}")
         shapes = {name: value.shape for name, value in dense.state_dict().items()}
         dense.load_state_dict({n: torch.from_numpy(held[f"dense.{n}"]).reshape(shape) for n, shape in shapes.items()})
-        state: dict[int, dict[str, torch.Tensor]] = {}
-        parameters = list(dense.parameters())
-        for name, array in held.items():
-            if name.startswith("adam."):
-                _, place, field = name.split(".")
-                value = torch.from_numpy(array)
-                value = value.reshape(()) if field == "step" else value.reshape(parameters[int(place)].shape)
-                state.setdefault(int(place), {})[field] = value
-        optimiser.load_state_dict(optimiser.state_dict() | {"state": state})
+        optimiser.restore(held, "adam")
         return int(held["step"][0]), {n.removeprefix("more."): held[n] for n in held if n.startswith("more.")}

@@ -22,7 +22,7 @@ from longtail.files import matrix_arrays, matrix_of
 from longtail.training.checkpoint import Checkpoint
 from longtail.training.logs import Log
 from longtail.training.settings import Training
-from longtail.training.tables import Table
+from longtail.training.tables import Adam, Table
 from longtail.types import LabelMatrix, Progress
 
 Validate = Callable[[], dict[str, float]]
@@ -60,7 +60,7 @@ class Loop:
         self.per_epoch = math.ceil(points / settings.batch) - alone
         self.epochs = max(settings.epochs, math.ceil(settings.least / self.per_epoch))
         self.total = self.epochs * self.per_epoch
-        self.optimiser = torch.optim.Adam(network.dense.parameters(), lr=settings.dense_rate)
+        self.optimiser = Adam(network.dense.parameters())
         self.best, self.stale, self.kept = -math.inf, 0, dict[str, NDArray[Any]]()
 
     def run(
@@ -132,13 +132,11 @@ class Loop:
                 f"the loss is {value} at step {step + 1} of {self.total} with rate {settings.rate * factor:.2g}; "
                 f"try --set training.rate={settings.rate / 4:g}"
             )
-        self.optimiser.zero_grad()
+        self.optimiser.clear()
         fabric.backward(loss)
         for table in network.tables.values():
             table.step(settings.rate * factor, step + 1)
-        for group in self.optimiser.param_groups:
-            group["lr"] = settings.dense_rate * factor
-        self.optimiser.step()
+        self.optimiser.step(settings.dense_rate * factor)
         return value
 
     def _enough(self, measured: dict[str, float]) -> bool:

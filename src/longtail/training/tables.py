@@ -6,12 +6,13 @@ of a step grow with the rows of the batch, never with the table.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 Optimiser = Literal["adam", "adagrad"]
 FADE, FADE_SQUARE, TINY = 0.9, 0.999, 1e-8
@@ -70,3 +71,46 @@ class Table:
         self.values.copy_(torch.from_numpy(np.array(held[f"{name}.values"])))
         for place, part in enumerate(self.state):
             part.copy_(torch.from_numpy(np.array(held[f"{name}.state{place}"])))
+
+
+class Adam:
+    """Adam for the small parameters, which every step changes.
+
+    As torch.optim.Adam, whose first use imports torch's compiler: that takes longer than a hundred steps.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.parameters = list(parameters)
+        self.state = [(torch.zeros_like(part), torch.zeros_like(part)) for part in self.parameters]
+        self.counts = [0] * len(self.parameters)  # steps in which each had a gradient
+
+    def clear(self) -> None:
+        """Forget the gradients of the last step."""
+        for part in self.parameters:
+            part.grad = None
+
+    @torch.no_grad()
+    def step(self, rate: float) -> None:
+        """Change the parameters that have a gradient."""
+        for place, (part, (first, second)) in enumerate(zip(self.parameters, self.state, strict=True)):
+            if part.grad is None:
+                continue
+            self.counts[place] += 1
+            first.lerp_(part.grad, 1 - FADE)
+            second.mul_(FADE_SQUARE).addcmul_(part.grad, part.grad, value=1 - FADE_SQUARE)
+            divisor = (second.sqrt() / (1 - FADE_SQUARE ** self.counts[place]) ** 0.5).add_(TINY)
+            part.addcdiv_(first, divisor, value=-rate / (1 - FADE ** self.counts[place]))
+
+    def arrays(self, name: str) -> dict[str, NDArray[Any]]:
+        """Name the state for a checkpoint."""
+        held: dict[str, NDArray[Any]] = {f"{name}.counts": np.array(self.counts, np.int64)}
+        for place, (first, second) in enumerate(self.state):
+            held |= {f"{name}.{place}.first": first.cpu().numpy(), f"{name}.{place}.second": second.cpu().numpy()}
+        return held
+
+    def restore(self, held: Mapping[str, NDArray[Any]], name: str) -> None:
+        """Take the state from a checkpoint."""
+        self.counts = held[f"{name}.counts"].tolist()
+        for place, moments in enumerate(self.state):
+            for key, moment in zip(("first", "second"), moments, strict=True):
+                moment.copy_(torch.from_numpy(held[f"{name}.{place}.{key}"]).reshape(moment.shape))
