@@ -22,6 +22,7 @@ from longtail.shortlists.vectors import MORE
 from longtail.types import Floats, LabelMatrix, TopK
 
 FEW = 64  # texts that are quicker one by one
+TWICE = 2  # places at most that a label has among the candidates
 BLOCK = 8192  # texts whose candidates are held at once
 Ranked = tuple[NDArray[Any], Floats]  # labels and scores, best first
 NONE: Ranked = (np.zeros(0, np.int64), np.zeros(0, np.float32))
@@ -149,9 +150,11 @@ class Ranker:
 
 def _ranked(labels: NDArray[Any], scores: Floats, n: int) -> Ranked:
     """Sort, best first and the smaller label among equals, and keep the first place of each label."""
-    order = np.lexsort((labels, -scores))
-    labels, scores = labels[order], scores[order]
-    first = np.sort(np.unique(labels, return_index=True)[1])[:n]
+    order = np.lexsort((labels, -scores))[: TWICE * n]
+    kept: dict[int, int] = {}
+    for place, label in zip(order.tolist(), labels[order].tolist(), strict=True):
+        kept.setdefault(label, place)
+    first = list(kept.values())[:n]
     return labels[first], scores[first]
 
 

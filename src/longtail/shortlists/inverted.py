@@ -83,9 +83,11 @@ class Inverted:
         sums[rows] = 0
         wide = n + SPARE
         rows, favour = _largest(rows, favour, wide * len(held))  # a row stands once in a list at most: these hold wide
-        order = np.argsort(rows)
-        order = order[np.diff(rows[order], prepend=-1) > 0]
-        rows, _ = _largest(rows[order], favour[order], wide)
+        places = np.arange(len(rows), dtype=np.float32)
+        sums[rows] = places  # the last place of each row stays
+        last = sums.take(rows) == places
+        sums[rows] = 0
+        rows = np.sort(_largest(rows[last], favour[last], wide)[0])
         exact = self.similarity(group, words, weights, rows)
         order = np.argsort(-exact, kind="stable")[:n]  # rows ascend: the smaller of equals is first
         order = order[exact[order] > 0]
