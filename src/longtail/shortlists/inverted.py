@@ -35,6 +35,9 @@ class Scratch(threading.local):
     def __init__(self) -> None:
         self.held: dict[int, Floats] = {}
 
+    def __reduce__(self) -> tuple[type[Scratch], tuple[()]]:
+        return Scratch, ()  # copies and pickles begin with nothing
+
     def zeros(self, size: int) -> Floats:
         """Lend zeros."""
         if size not in self.held:
@@ -117,8 +120,8 @@ class Inverted:
         found = np.full((queries.shape[0], n), -1, np.int32)
         values = np.zeros((queries.shape[0], n), np.float32)
         held = self.lists[group]
-        parts = held.data, held.indices.astype(np.int32), held.indptr
-        lists = sp.csr_matrix(parts, shape=held.shape)  # the product wants narrow indices and the older class
+        parts = np.array(held.data), held.indices.astype(np.int32), np.array(held.indptr)
+        lists = sp.csr_matrix(parts, shape=held.shape)  # the product wants its own arrays, and the older class
         for start in range(0, queries.shape[0], BLOCK):
             block = queries[start : start + BLOCK]
             lead = sp.csr_matrix(self._leading(group, block))
