@@ -13,6 +13,7 @@ from longtail.encoders.head import Head
 from longtail.errors import ModelError
 from longtail.labels.tree import Clusters
 from longtail.shortlists.meta import MetaGuide
+from longtail.types import label_matrix, no_pairs
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +60,29 @@ def test_a_guide_comes_back_and_a_damaged_one_does_not(head):
             MetaGuide.of_arrays(held | {"meta.of": of}, 2)
 
 
-def clustered(network, points, *, top=1, most=8192):
+def clustered(network, points, *, top=1, most=8192, excluded=None):
     """Ask for the candidates of a batch: the pool, what counts, and the targets."""
     network.plan = replace(network.plan, shortlist=replace(network.plan.shortlist, top=top, most=most))
     targets = network.points.targets[points]
     weights = torch.ones(len(points))
     size = network.dense.meta_rows.in_features
     encoded = torch.randn(len(points), size, generator=torch.Generator().manual_seed(0))
-    pool, counted, loss = network._by_clusters(encoded, targets, weights, np.random.default_rng(0))
+    out = no_pairs(targets.shape) if excluded is None else excluded
+    pool, counted, loss = network._by_clusters(encoded, targets, out, weights, np.random.default_rng(0))
     return pool, counted.numpy(), targets.toarray(), float(loss.detach())
+
+
+def test_a_cluster_with_an_excluded_label_is_wrong_for_nobody(network):
+    points = np.arange(10)
+    targets, of = network.points.targets[points], network.plan.clusters.of
+    other = [next(label for label in range(len(of)) if of[label] not in of[row.indices]) for row in targets]
+    excluded = label_matrix(np.arange(len(points) + 1), np.array(other), targets.shape)
+    plain, masked = clustered(network, points)[3], clustered(network, points, excluded=excluded)[3]
+    cells = len(points) * len(network.plan.clusters)
+    assert masked != plain
+    assert masked * (cells - len(points)) < plain * cells  # ten terms of the sum are gone, and none came
+    same = clustered(network, points, excluded=targets)[3]  # the cluster of a positive counts in any case
+    assert same == pytest.approx(plain)
 
 
 @pytest.mark.parametrize("most", [1, 10, 8192])

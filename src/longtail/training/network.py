@@ -148,7 +148,7 @@ class Network:
         weights = torch.from_numpy(data.weights[points]).to(self.device)
         counted, extra = None, None
         if pool is None:
-            pool, counted, extra = self._by_clusters(encoded, targets, weights, draw)
+            pool, counted, extra = self._by_clusters(encoded, targets, excluded, weights, draw)
             encoded = encoded.detach() if self._detached(part) else encoded
         scores = self._scores(encoded, pool, texts, words, vectors, draw)
         if excluded.nnz:
@@ -210,7 +210,7 @@ class Network:
         return isinstance(meta, Meta) and meta.framework == "synchronised" and part < meta.detached
 
     def _by_clusters(
-        self, encoded: Tensor, targets: LabelMatrix, weights: Tensor, draw: np.random.Generator
+        self, encoded: Tensor, targets: LabelMatrix, excluded: LabelMatrix, weights: Tensor, draw: np.random.Generator
     ) -> tuple[NDArray[np.int64], Tensor, Tensor]:
         """Score the clusters; give the union of all candidates, which of them each point sees, and a loss."""
         meta, clusters, dense = self.plan.shortlist, self.plan.clusters, self.dense
@@ -220,8 +220,12 @@ class Network:
         share = dense.encoder.settings.dropout
         vectors = encoded if dense.meta_head is None else dense.meta_head(encoded, draw, share)
         scores = dense.meta_rows(dense.noise.drop(vectors, meta.dropout, draw))
-        wanted = spread(clusters.targets(targets), np.arange(len(clusters)), self.device)
-        loss = binary_cross_entropy_mean(scores, wanted, None, weights)
+        every = np.arange(len(clusters))
+        wanted = spread(clusters.targets(targets), every, self.device)
+        counted = None
+        if excluded.nnz:  # a cluster that holds an excluded label is wrong for nobody
+            counted = (wanted > 0) | (spread(clusters.targets(excluded), every, self.device) == 0)
+        loss = binary_cross_entropy_mean(scores, wanted, counted, weights)
         with torch.no_grad():
             # Positives are lifted above every score, so that their clusters are always chosen.
             lifted = torch.sigmoid(scores.float()) + (wanted > 0)

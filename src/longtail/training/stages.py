@@ -252,12 +252,9 @@ def _similar(made: Material, size: int) -> Any:
 def _surrogate(made: Material, stage: Surrogate) -> Network:
     """Teach the encoder the clusters of the labels."""
     found = _clusters(made, min(stage.clusters, len(made.train.labels)))
-    points = replace(
-        made.points,
-        targets=found.targets(made.points.targets),
-        excluded=no_pairs((len(made.points.inputs), len(found))),
-        names=None,
-    )
+    targets = found.targets(made.points.targets)
+    excluded = _wrong(found.targets(made.points.excluded), targets, no_pairs(targets.shape))
+    points = replace(made.points, targets=targets, excluded=excluded, names=None)
     rows = Linear(start="random", text=None, bias=True, cosine=False)
     encoder = cast(Part, made.recipe.encoder)
     encoder = replace(encoder, residual=False) if isinstance(encoder, Bag) else encoder
