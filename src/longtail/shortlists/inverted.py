@@ -8,7 +8,6 @@ equal candidates are looked at may differ.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,12 +20,12 @@ from sparse_dot_topn import sp_matmul_topn
 
 from longtail.errors import ModelError
 from longtail.files import matrix_arrays, matrix_of
+from longtail.labels.blocks import threads
 from longtail.types import Floats, best_of
 
 READ = 8192  # entries of the lists of rare words
 SPARE = 40  # candidates that are compared with the whole query, beyond those asked for
 BLOCK = 1024  # queries of a batch that are multiplied at once
-THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Scratch(threading.local):
@@ -99,10 +98,8 @@ class Inverted:
     def similarity(self, group: int, words: NDArray[Any], weights: Floats, rows: NDArray[Any]) -> Floats:
         """Tell the similarity of one query and chosen rows of a group."""
         matrix, query = self.groups[group], self.scratch.zeros(self.groups[group].shape[1])
-        begin = matrix.indptr[rows].astype(np.int64)
-        sizes = matrix.indptr[rows + 1] - begin
+        entries, sizes = entries_of(matrix, rows)
         ends = np.cumsum(sizes)
-        entries = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begin - ends + sizes, sizes)
         query[words] = weights
         shares = np.multiply(matrix.data.take(entries), query.take(matrix.indices.take(entries)), dtype=np.float64)
         query[words] = 0
@@ -125,7 +122,7 @@ class Inverted:
         for start in range(0, queries.shape[0], BLOCK):
             block = queries[start : start + BLOCK]
             lead = sp.csr_matrix(self._leading(group, block))
-            product = sp_matmul_topn(lead, lists, top_n=n + SPARE, threshold=0.0, sort=False, n_threads=THREADS)
+            product = sp_matmul_topn(lead, lists, top_n=n + SPARE, threshold=0.0, sort=False, n_threads=threads())
             asked = np.repeat(np.arange(block.shape[0]), np.diff(product.indptr))
             product.data = self.pairs(group, block, asked, product.indices)
             best = best_of(sp.csr_array(product), n)
@@ -165,6 +162,14 @@ class Inverted:
             if group.shape != lists.shape[::-1] or group.nnz != lists.nnz or group.shape[1] != index.groups[0].shape[1]:
                 raise ModelError("the inverted index is damaged; train the model again")
         return index
+
+
+def entries_of(matrix: sp.csr_array, rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Tell where the entries of chosen rows lie, one row after the other, and how many each has."""
+    begin = matrix.indptr[rows].astype(np.int64)
+    sizes = matrix.indptr[rows + 1] - begin
+    ends = np.cumsum(sizes)
+    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begin - ends + sizes, sizes), sizes
 
 
 def _largest(rows: NDArray[np.int64], values: Floats, count: int) -> tuple[NDArray[np.int64], Floats]:

@@ -21,7 +21,7 @@ from longtail.data.tokens import Words
 from longtail.errors import DataError, RecipeError
 from longtail.files import matrix_arrays, matrix_of, read_arrays, write_arrays
 from longtail.recipe import Part, record
-from longtail.shortlists.inverted import Inverted
+from longtail.shortlists.inverted import Inverted, entries_of
 from longtail.types import Floats, Ints, LabelMatrix, Texts, TopK, best_of, contains, rows_of
 
 NEIGHBOURS, POWERS, SHARES = (5, 10, 20, 40), (1.0, 2.0, 4.0, 8.0), tuple(np.linspace(0, 1, 21).round(2).tolist())
@@ -140,10 +140,7 @@ class LexicalIndex:
 
     def _votes(self, near: NDArray[Any], similarity: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float32]]:
         """Add up what the nearest points say for their labels: (labels ascending, votes)."""
-        begin = self.targets.indptr[near]
-        sizes = self.targets.indptr[near + 1] - begin
-        ends = sizes.cumsum()
-        entries = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begin - ends + sizes, sizes)
+        entries, sizes = entries_of(self.targets, near)
         labels = self.targets.indices[entries]
         values = np.repeat(similarity ** (self.settings.power or 1), sizes) * self.targets.data[entries]
         order = labels.argsort(kind="stable")
