@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from longtail.encoders.inputs import Bags
-from longtail.labels.blocks import held
+from longtail.machine import held
 from longtail.recipe import find_recipe
 from longtail.training.loop import Loop, fabric_of
 from longtail.training.network import Network, Plan, Points

@@ -9,9 +9,10 @@ from conftest import ROOT
 
 SOURCE = ROOT / "src" / "longtail"
 ORDER = [
-    "errors", "types", "files", "recipe", "data", "labels", "augment", "encoders", "shortlists", "classifiers",
-    "losses", "probabilities", "model", "training", "artefact", "additions", "predictions", "explanations", "index",
-    "metrics", "comparison", "report", "page", "recipes", "pipeline", "estimator", "bench", "serve", "cli",
+    "errors", "types", "machine", "files", "recipe", "data", "labels", "augment", "encoders", "shortlists",
+    "classifiers", "losses", "probabilities", "model", "training", "artefact", "additions", "predictions",
+    "explanations", "index", "metrics", "comparison", "report", "page", "recipes", "pipeline", "estimator", "bench",
+    "serve", "cli",
 ]  # fmt: skip
 INSIDE = {
     "data": [
@@ -37,8 +38,8 @@ INSIDE = {
         "pool",
         "meta",
         "near",
-        "vectors",
         "stored",
+        "vectors",
         "hnsw",
         "search",
         "blend",

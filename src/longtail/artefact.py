@@ -18,17 +18,17 @@ import numpy as np
 from longtail.errors import MissingExtra, ModelError
 from longtail.files import read_arrays, write_arrays
 from longtail.model import Model, checksum, read_config, write_config
-from longtail.shortlists.exact import top_products
+from longtail.shortlists.blend import Scores, answers
 from longtail.shortlists.hnsw import Graph
-from longtail.shortlists.search import Search, measured_recall
+from longtail.shortlists.search import Search
 from longtail.shortlists.stored import Precision, Stored
-from longtail.types import Floats, Ints
+from longtail.types import Ints
 
 Kind = Literal["auto", "exact", "hnsw"]
 SMALL = 3000  # labels up to which looking at all of them is quick
 TEXTS, BEST = 1000, 5  # training texts that recall is measured on, and labels of each
 OWN = re.compile(r"index_[0-9a-f]+\.safetensors")
-REACHES = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+REACHES = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Served:
 
     precision: Precision
     search: Kind  # exact or hnsw
-    recall: float  # measured: how much of the five best by exact search in full precision is found
+    recall: float  # measured: how much of the five best answers of exact search in full precision is found
     asked: float  # the recall that was asked for
     texts: int  # training texts that it was measured on
     reach: int = 0  # of the graph
@@ -52,8 +52,7 @@ def build_artefact(
     model = Model.load(folder)
     if model.vectors is None or model.vectors.guide is not None:
         return None
-    queries, exact = _truth(model)
-    made, arrays = _chosen(model, precision, search, recall, queries, exact)
+    made, arrays = _chosen(model, precision, search, recall, _Asked(model))
     config = read_config(folder)
     made = replace(made, file=f"index_{secrets.token_hex(6)}.safetensors")
     write_arrays(folder / made.file, arrays)
@@ -66,18 +65,30 @@ def build_artefact(
     return made
 
 
-def _truth(model: Model) -> tuple[Floats, Ints]:
-    """Encode some training texts, and find their best labels by looking at all in full precision."""
-    held = model.examples.texts if model.examples is not None else model.labels.texts
-    if model.vectors is None or held is None:
-        raise ModelError("the model holds no texts to measure recall on; train it again with this version")
-    rows = np.random.default_rng(0).permutation(len(held))[:TEXTS]
-    queries = model.vectors.encode(model.vectors.encoding.inputs(held.take(np.sort(rows)).tolist()))
-    return queries, top_products(queries, model.vectors.labels, BEST, bias=model.vectors.bias)[0]
+class _Asked:
+    """Some training texts, and what they are answered by looking at all labels in full precision."""
+
+    def __init__(self, model: Model) -> None:
+        held = model.examples.texts if model.examples is not None else model.labels.texts
+        if held is None:
+            raise ModelError("the model holds no texts to measure recall on; train it again with this version")
+        self.model = model
+        self.texts = held.take(np.sort(np.random.default_rng(0).permutation(len(held))[:TEXTS])).tolist()
+        self.exact = self._answers(model.vectors)
+
+    def _answers(self, vectors: Scores | None) -> Ints:
+        """Answer as it is served: with words, where the model has them."""
+        return answers(vectors, self.model.lexical, self.model.recipe.blend, self.texts, BEST).labels
+
+    def recall(self, search: Search) -> float:
+        """Tell how much of the exact answers a search finds."""
+        found = self._answers(search)
+        pairs = zip(found.tolist(), self.exact.tolist(), strict=True)
+        return sum(len({*some} & {*truth} - {-1}) for some, truth in pairs) / max(1, int((self.exact >= 0).sum()))
 
 
 def _chosen(
-    model: Model, precision: Precision, kind: Kind, asked: float, queries: Floats, exact: Ints
+    model: Model, precision: Precision, kind: Kind, recall: float, asked: _Asked
 ) -> tuple[Served, dict[str, Any]]:
     """Choose the way to search that reaches the recall, and name its arrays."""
     vectors = model.vectors
@@ -85,6 +96,7 @@ def _chosen(
         raise ModelError("the model has no label vectors")
     stored = Stored.of(vectors.labels, precision)
     arrays = {} if precision == "fp32" else stored.arrays()
+    texts = len(asked.texts)
     if kind == "hnsw" or (kind == "auto" and len(stored) > SMALL):
         try:
             graph = Graph.build(vectors.labels, vectors.bias)
@@ -96,15 +108,14 @@ def _chosen(
             labels = graph.stored if shared else stored
             for reach in REACHES:
                 graph = graph.reaching(reach)
-                found = measured_recall(Search(vectors, labels, graph), queries, exact)
-                if found >= asked:
+                found = asked.recall(Search(vectors, labels, graph))
+                if found >= recall:
                     break
-            if found >= asked or kind == "hnsw":
-                served = Served(precision, "hnsw", round(found, 4), asked, len(queries), graph.reach)
+            if found >= recall or kind == "hnsw":
+                served = Served(precision, "hnsw", round(found, 4), recall, texts, graph.reach)
                 return served, graph.arrays() | ({} if shared else arrays)
-    best = Search(vectors, stored).exact(queries, exact.shape[1])[0]
-    same = sum(len(set(a) & set(b)) for a, b in zip(best.tolist(), exact.tolist(), strict=True))
-    return Served(precision, "exact", round(same / max(1, exact.size), 4), asked, len(queries)), arrays
+    found = asked.recall(Search(vectors, stored))
+    return Served(precision, "exact", round(found, 4), recall, texts), arrays
 
 
 def open_artefact(folder: Path, model: Model, config: Mapping[str, Any]) -> tuple[Search | None, Served | None]:

@@ -34,7 +34,7 @@ from longtail.files import (
 )
 from longtail.probabilities import Probabilities
 from longtail.recipe import Recipe, recipe_of
-from longtail.shortlists.blend import candidates
+from longtail.shortlists.blend import answers
 from longtail.shortlists.lexical import Lexical, LexicalIndex
 from longtail.shortlists.vectors import VectorIndex
 from longtail.types import LabelMatrix, Texts, TopK
@@ -109,19 +109,11 @@ class Model:
 
     def _top(self, texts: list[str], k: int) -> TopK:
         """Score by words, by vectors, or by both."""
-        if self.vectors is None:
-            if self.lexical is None:
-                raise ModelError(f"{self.recipe.name} has neither words nor vectors to score with; train again")
-            return self.lexical.top(texts, k, self.labels.texts)
         labels, scores = np.full((len(texts), k), -1, np.int32), np.full((len(texts), k), -np.inf, np.float32)
-        blend = self.recipe.blend or 0.0
         for start in range(0, len(texts), BLOCK):
             some = slice(start, start + BLOCK)
-            if self.lexical is None or blend == 0:
-                labels[some], scores[some] = self.vectors.top(texts[some], k)
-            else:
-                top = candidates(self.vectors, self.lexical, texts[some], k).top(k, blend)
-                labels[some], scores[some] = top.labels, top.scores
+            top = answers(self.vectors, self.lexical, self.recipe.blend, texts[some], k)
+            labels[some], scores[some] = top.labels, top.scores
         return TopK(labels, scores, self.labels.texts)
 
     def predict_split(self, split: Split, k: int = 5) -> TopK:

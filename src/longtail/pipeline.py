@@ -12,8 +12,8 @@ import numpy as np
 from longtail.data.dataset import Split
 from longtail.data.tokens import WORD, Words
 from longtail.errors import DataError, RecipeError, ResourceError
-from longtail.labels.blocks import held
 from longtail.labels.propensity import Propensity, frequencies
+from longtail.machine import held
 from longtail.metrics import Evaluation
 from longtail.metrics import evaluate as measure
 from longtail.model import Examples, Model

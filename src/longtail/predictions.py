@@ -14,16 +14,17 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.additions import UNKNOWN, Additions
-from longtail.errors import DataError, ModelError
+from longtail.errors import DataError
+from longtail.machine import in_threads
 from longtail.model import Model
-from longtail.shortlists.blend import candidates
+from longtail.shortlists.blend import answers
 from longtail.shortlists.search import Search
 from longtail.shortlists.vectors import MORE
 from longtail.types import Floats, LabelMatrix, TopK
 
 FEW = 64  # texts that are quicker one by one
 TWICE = 2  # places at most that a label has among the candidates
-BLOCK = 8192  # texts whose candidates are held at once
+BLOCK = 1024  # texts that a thread answers at once
 Ranked = tuple[NDArray[Any], Floats]  # labels and scores, best first
 NONE: Ranked = (np.zeros(0, np.int64), np.zeros(0, np.float32))
 
@@ -130,22 +131,16 @@ class Ranker:
                 own, values = self.one(text, n)
                 labels[row, : len(own)], scores[row, : len(own)] = own, values
             return TopK(labels, scores)
-        for start in range(0, len(texts), BLOCK):
-            top = self._block(texts[start : start + BLOCK], n)
-            rows = slice(start, start + len(top))
+        blocks = [texts[start : start + BLOCK] for start in range(0, len(texts), BLOCK)]
+
+        def ask(block: Sequence[str]) -> TopK:
+            return answers(self.search, self.model.lexical, self.model.recipe.blend, block, n)
+
+        torch = self.search is not None and self.search.vectors.encoding.needs_torch  # it has threads of its own
+        for place, top in enumerate(map(ask, blocks) if torch else in_threads(ask, blocks)):
+            rows = slice(place * BLOCK, place * BLOCK + len(top))
             labels[rows, : top.labels.shape[1]], scores[rows, : top.labels.shape[1]] = top.labels, top.scores
         return TopK(labels, scores)
-
-    def _block(self, texts: Sequence[str], n: int) -> TopK:
-        """Find the n best labels of some texts, or all where there are fewer."""
-        lexical, blend = self.model.lexical, self.blend
-        if self.search is None:
-            if lexical is None:
-                raise ModelError(f"{self.model.recipe.name} has neither words nor vectors to score with; train again")
-            return lexical.top(list(texts), n)
-        if lexical is None or blend == 0:
-            return TopK(*self.search.top(texts, n))
-        return candidates(self.search, lexical, list(texts), n).top(n, blend)
 
 
 def _ranked(labels: NDArray[Any], scores: Floats, n: int) -> Ranked:

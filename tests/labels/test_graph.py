@@ -13,10 +13,10 @@ from conftest import shared_data
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from longtail import machine
 from longtail.data.formats import load, write
 from longtail.errors import DataError
-from longtail.labels import blocks, graph, walk
-from longtail.labels.blocks import held
+from longtail.labels import graph, walk
 from longtail.labels.graph import (
     KINDS,
     conditionals,
@@ -29,6 +29,7 @@ from longtail.labels.graph import (
     sigmoid_targets,
     similarity,
 )
+from longtail.machine import held
 from longtail.types import LabelMatrix, label_matrix, no_pairs
 
 
@@ -174,7 +175,7 @@ def test_block_size_and_threads_do_not_matter(kind: str, monkeypatch: pytest.Mon
     whole = KINDS[kind](targets)
     monkeypatch.setattr(graph, "BLOCK", 50)
     monkeypatch.setattr(walk, "WALKERS", 7)
-    monkeypatch.setattr(blocks, "MOST_THREADS", 1)
+    monkeypatch.setattr(machine, "MOST_THREADS", 1)
     pieces = KINDS[kind](targets)
     np.testing.assert_array_equal(whole.toarray(), pieces.toarray())
 
@@ -343,7 +344,7 @@ def test_estimated_peak_is_near_the_measured_one(kind: str, format: str, tmp_pat
         code = f"""
 import sys
 from longtail.data.formats import load
-from longtail.labels.blocks import held
+from longtail.machine import held
 from longtail.labels.graph import KINDS, estimate
 targets, kind = load(sys.argv[1]).train.targets, sys.argv[2]
 print({step})

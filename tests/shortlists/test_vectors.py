@@ -51,14 +51,13 @@ def test_blocks_give_the_same_as_all_at_once(seed, labels, k, layer, cosine):
         assert len(set(found[row].tolist())) == len(found[row])
 
 
-def test_pairs_in_blocks_are_entries_of_the_whole_product():
+def test_pairs_are_entries_of_the_whole_product():
     made = index(0, 7, layer=True, cosine=True)
-    rows, labels = np.repeat(np.arange(5), 7), np.tile(np.arange(7), 5)
-    exact = made.encode(made.encoding.inputs(TEXTS)) @ made.labels.T + made.bias
-    with patch.object(vectors, "PAIRS", 4):
-        np.testing.assert_allclose(
-            made.pairs(made.encode(made.encoding.inputs(TEXTS)), rows, labels), exact.ravel(), atol=1e-5
-        )
+    encoded = made.encode(made.encoding.inputs(TEXTS))
+    rows, labels = np.array([0, 0, 1, 3, 3, 3, 4]), np.array([6, 2, 0, 5, 5, 1, 3])  # the third text has none
+    exact = (encoded @ made.labels.T + made.bias)[rows, labels]
+    np.testing.assert_allclose(made.pairs(encoded, rows, labels), exact, atol=1e-5)
+    assert made.pairs(encoded, rows[:0], labels[:0]).shape == (0,)
 
 
 def test_the_encoder_by_hand():

@@ -34,8 +34,8 @@ from longtail.data.dataset import Dataset, Split
 from longtail.errors import LongtailError
 from longtail.files import read_json, write_json
 from longtail.index import Index
-from longtail.labels.blocks import held, threads
 from longtail.labels.propensity import Propensity
+from longtail.machine import held, threads
 from longtail.metrics import evaluate
 from longtail.model import Model
 from longtail.pipeline import fit
@@ -62,7 +62,7 @@ def run(job: Job, scratch: Path, progress: Progress | None = None) -> dict[str, 
         else:
             facts |= _run_recipe(job, data, scratch, work, progress)
     shutil.rmtree(scratch, ignore_errors=True)
-    facts.setdefault("threads", _threads())
+    facts.setdefault("threads", threads())
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return facts | {"commit": commit(), "machine": machine(), "time": now}
 
@@ -206,12 +206,6 @@ def machine() -> dict[str, Any]:
         except PackageNotFoundError:
             facts[package] = None
     return facts
-
-
-def _threads() -> int:
-    """Tell how many threads a fit may use."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return min(int(asked), threads()) if asked.isdecimal() and int(asked) else threads()
 
 
 def _main() -> None:

@@ -6,11 +6,8 @@ memory is bounded by the block and not by the number of pairs of labels that eve
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +15,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.errors import DataError
+from longtail.machine import in_threads
 from longtail.types import Floats, Ints, LabelMatrix, label_matrix
-
-MOST_THREADS = 8  # every thread has buffers of its own
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,29 +104,9 @@ def _strongest(rows: NDArray[Any], values: Floats, top: int, count: int) -> NDAr
     return keep
 
 
-def threads() -> int:
-    """Count the cores that this process may use, up to MOST_THREADS."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, MOST_THREADS)
-
-
-def held() -> tuple[int, int] | None:
-    """Return the bytes of memory that this process holds now and the most it ever held, where the system tells."""
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    sizes = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
-    if "VmRSS" not in sizes or "VmHWM" not in sizes:
-        return None
-    now, most = (int(sizes[name][0]) * 1024 for name in ("VmRSS", "VmHWM"))
-    return now, most
-
-
 def built(blocks: Iterable[NDArray[Any]], build: Callable[[NDArray[Any]], Rows], labels: int) -> sp.csr_array:
     """Build consecutive blocks of rows in threads and join them to an (L, L) graph."""
-    with ThreadPoolExecutor(threads()) as pool:
-        return _joined(pool.map(build, blocks), labels)
+    return _joined(in_threads(build, blocks), labels)
 
 
 def _joined(parts: Iterator[Rows], labels: int) -> sp.csr_array:

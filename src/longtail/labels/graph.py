@@ -30,10 +30,8 @@ from longtail.labels.blocks import (
     check_cut,
     edge_rows,
     finished,
-    held,
     pattern,
     same_edges,
-    threads,
 )
 from longtail.labels.walk import (
     HEAD,
@@ -49,6 +47,7 @@ from longtail.labels.walk import (
     walked,
     without_head,
 )
+from longtail.machine import held, threads
 from longtail.types import LabelMatrix
 
 __all__ = [

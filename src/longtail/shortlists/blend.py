@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.data.dataset import Split
+from longtail.errors import ModelError
 from longtail.shortlists.lexical import LexicalIndex
 from longtail.shortlists.vectors import MORE, VectorIndex
 from longtail.types import Floats, Ints, TopK, best_of, contains
@@ -42,11 +43,27 @@ class Scores(Protocol):
     def labels(self) -> Sized:
         """One row a label."""
 
+    def top(self, texts: Sequence[str], k: int) -> tuple[Ints, Floats]:
+        """Find the k best labels of each text: (N, k) labels, -1 where there are fewer, and scores."""
+
     def found(self, texts: Sequence[str], k: int) -> tuple[Floats, Ints, Floats]:
         """Encode texts, find their best labels, and multiply both: (N, D), (N, k), (N, k)."""
 
     def pairs(self, encoded: Floats, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
-        """Score pairs: encoded text rows[i] with labels[i]."""
+        """Score pairs: encoded text rows[i] with labels[i]; rows ascend."""
+
+
+def answers(
+    vectors: Scores | None, lexical: LexicalIndex | None, blend: float | None, texts: Sequence[str], k: int
+) -> TopK:
+    """Find the k best labels of each text by vectors, by words, or by both."""
+    if vectors is not None and lexical is not None and blend:
+        return candidates(vectors, lexical, list(texts), k).top(k, blend)
+    if vectors is not None:
+        return TopK(*vectors.top(texts, k))
+    if lexical is None:
+        raise ModelError("the model has neither words nor vectors to score with; train again")
+    return lexical.top(list(texts), k)
 
 
 def candidates(vectors: Scores, lexical: LexicalIndex, texts: list[str], k: int) -> Candidates:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from longtail.errors import MissingExtra, ModelError
 from longtail.files import released
+from longtail.machine import threads
 from longtail.shortlists.stored import Stored
 from longtail.types import Floats, Ints
 
@@ -93,8 +94,12 @@ class Graph:
             added = np.zeros((len(queries), 2), np.float32)
             added[:, 0] = 1
             queries = np.concatenate([queries, added], axis=1)
-        self.index.hnsw.efSearch = max(self.reach, n)
-        scores, found = self.index.search(np.ascontiguousarray(queries, np.float32), min(n, len(self.levels)))
+        faiss = _faiss()
+        if threads() == 1:  # of its own; faiss counts them for each thread that calls it
+            faiss.omp_set_num_threads(1)
+        settings = faiss.SearchParametersHNSW(efSearch=max(self.reach, n))
+        queries = np.ascontiguousarray(queries, np.float32)
+        scores, found = self.index.search(queries, min(n, len(self.levels)), params=settings)
         return found, scores
 
     def arrays(self) -> dict[str, NDArray[Any]]:

@@ -20,7 +20,7 @@ from sparse_dot_topn import sp_matmul_topn
 
 from longtail.errors import ModelError
 from longtail.files import matrix_arrays, matrix_of
-from longtail.labels.blocks import threads
+from longtail.machine import cores
 from longtail.types import Floats, best_of
 
 READ = 8192  # entries of the lists of rare words
@@ -122,7 +122,7 @@ class Inverted:
         for start in range(0, queries.shape[0], BLOCK):
             block = queries[start : start + BLOCK]
             lead = sp.csr_matrix(self._leading(group, block))
-            product = sp_matmul_topn(lead, lists, top_n=n + SPARE, threshold=0.0, sort=False, n_threads=threads())
+            product = sp_matmul_topn(lead, lists, top_n=n + SPARE, threshold=0.0, sort=False, n_threads=cores())
             asked = np.repeat(np.arange(block.shape[0]), np.diff(product.indptr))
             product.data = self.pairs(group, block, asked, product.indices)
             best = best_of(sp.csr_array(product), n)

@@ -122,18 +122,6 @@ class Search:
         return found.astype(np.int32), values
 
     def pairs(self, encoded: Floats, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
-        """Score pairs: encoded text rows[i] with labels[i]."""
+        """Score pairs: encoded text rows[i] with labels[i]; rows ascend."""
         scores = self.labels.pairs(encoded, rows, labels)
         return np.asarray(scores + self.vectors.bias[labels], np.float32)
-
-
-def measured_recall(search: Search, queries: Floats, exact: Ints) -> float:
-    """Tell how much of the exact best (N, k) is found through the graph, over encoded texts."""
-    if search.graph is None:
-        return 1.0
-    k = exact.shape[1]
-    hits = 0
-    for query, truth in zip(queries, exact, strict=True):
-        found, _ = search.one("", query, 4 * k)
-        hits += len(set(found[:k].tolist()) & set(truth.tolist()))
-    return hits / max(1, exact.size)

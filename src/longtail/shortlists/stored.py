@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -72,12 +73,11 @@ class Stored:
         return np.asarray(rows.astype(np.float32) @ (query * self.step) + query @ self.low, np.float32)
 
     def pairs(self, queries: Floats, asked: NDArray[Any], labels: NDArray[Any]) -> Floats:
-        """Multiply pairs: query asked[i] with row labels[i]."""
+        """Multiply pairs: query asked[i] with row labels[i]; asked ascends."""
         out = np.empty(len(asked), np.float32)
-        block = max(1, CELLS // max(1, self.rows.shape[1]))
-        for start in range(0, len(asked), block):
-            some = slice(start, start + block)
-            out[some] = np.einsum("nd,nd->n", queries[asked[some]], self.take(labels[some]))
+        bounds = np.flatnonzero(np.diff(asked, prepend=-1, append=-1))  # where the pairs of each query begin and end
+        for start, end in pairwise(bounds.tolist()):
+            out[start:end] = self.scores(queries[asked[start]], labels[start:end])
         return out
 
     def all(self, query: Floats) -> Floats:

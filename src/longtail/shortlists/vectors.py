@@ -25,12 +25,13 @@ from longtail.recipe import Recipe
 from longtail.shortlists.exact import top_products, unit
 from longtail.shortlists.meta import Meta, MetaGuide
 from longtail.shortlists.near import Near, NearGuide
+from longtail.shortlists.stored import Stored
 from longtail.types import Floats, Ints, best_of, rows_of
 
 if TYPE_CHECKING:
     from longtail.data.sequences import Sequences
 
-POINTS, PAIRS = 1024, 65536  # texts and pairs scored at once
+POINTS = 1024  # texts scored at once
 MORE = 50  # labels that are looked at beyond those asked for, where their order may still change
 
 
@@ -107,12 +108,8 @@ class VectorIndex:
         return whole, labels, scores
 
     def pairs(self, encoded: Floats, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
-        """Score pairs: encoded text rows[i] with labels[i]."""
-        out = np.empty(len(rows), np.float32)
-        for start in range(0, len(rows), PAIRS):
-            some = slice(start, start + PAIRS)
-            out[some] = np.einsum("nd,nd->n", encoded[rows[some]], self.labels[labels[some]]) + self.bias[labels[some]]
-        return out
+        """Score pairs: encoded text rows[i] with labels[i]; rows ascend."""
+        return np.asarray(Stored(self.labels).pairs(encoded, rows, labels) + self.bias[labels], np.float32)
 
     def operations(self) -> int:
         """Count the multiplications and additions of one prediction: the encoder, its heads, and the scored labels."""
