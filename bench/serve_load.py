@@ -2,8 +2,8 @@
 
     python bench/serve_load.py [RUN] [--data LF-MSDocsSeeAlsoTitles-87K] [--workers 1] [--connections 16] [--seconds 10]
 
-RUN is a model folder; without it a knn model of the data is fitted first. The queries are the test texts of the data,
-one a request, five labels each. wrk is Debian's package of that name.
+RUN is a model folder; without it `frugal` is trained once, which takes minutes, and kept in $LONGTAIL_CACHE. The
+queries are the test texts of the data, one a request, five labels each. wrk is Debian's package of that name.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from fitted import NAME, frugal
+
 from longtail.data.formats import load
-from longtail.pipeline import fit
-from longtail.recipe import find_recipe
 from longtail.serve.settings import OPENER
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,12 +54,6 @@ end
 """
 
 
-def fitted(data: Path, out: Path) -> Path:
-    """Fit a knn model to a data set."""
-    fit(find_recipe("knn"), load(data).train).save(out)
-    return out
-
-
 def processes(pid: int) -> list[int]:
     """List a process and all below it."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -88,7 +82,7 @@ def measured(port: int, script: Path, connections: int, seconds: int) -> dict[st
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", nargs="?", type=Path)
-    parser.add_argument("--data", default="LF-MSDocsSeeAlsoTitles-87K", help="a name in $LONGTAIL_DATA, or a path")
+    parser.add_argument("--data", default=NAME, help="a name in $LONGTAIL_DATA, or a path")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--seconds", type=int, default=10)
@@ -101,7 +95,7 @@ def main() -> int:
             return 0
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        run = asked.run or fitted(data, folder / "knn")
+        run = asked.run or frugal(load(data).train)
         bodies, script = folder / "bodies.jsonl", folder / "ask.lua"
         texts = load(data).test.need_texts("the load")[:5000].tolist()
         bodies.write_text("".join(json.dumps({"texts": [text], "k": 5}) + "\n" for text in texts))

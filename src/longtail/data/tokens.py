@@ -89,9 +89,9 @@ class Words:
 
     def bag(self, texts: Iterable[str]) -> sp.csr_array:
         """Weigh the known words of each text: (N, V), rows of length one or empty."""
-        places, indptr, indices = self.places, [0], []
+        place, indptr, indices = self.places.get, [0], []
         for text in texts:
-            indices += [places[word] for word in terms(text, pairs=self.pairs) if word in places]
+            indices += [known for word in terms(text, pairs=self.pairs) if (known := place(word)) is not None]
             indptr.append(len(indices))
         ones = np.ones(len(indices), np.float32)
         shape = (len(indptr) - 1, len(self))

@@ -2,8 +2,8 @@
 
 The lists of the rarest words are read, as long as they hold `READ` entries together and one list at least: they name
 the candidates. Those that these words favour most are compared with the whole query. So a row that shares only common
-words with a query is found when the query has no others. One query and many are answered alike; only which of several
-equal candidates are looked at may differ.
+words with a query is found when the query has no others. Rows that are equal would be favoured alike: chance numbers in
+the lists decide which of them are looked at, so that one query and many are answered alike.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ from longtail.machine import cores
 from longtail.types import Floats, best_of
 
 READ = 8192  # entries of the lists of rare words
-SPARE = 40  # candidates that are compared with the whole query, beyond those asked for
+SPARE = 10  # candidates that are compared with the whole query, beyond those asked for
+TELLING = np.float32(2**-10)  # weights in lists are smaller by so much at most, by chance, to tell equal rows apart
 BLOCK = 1024  # queries of a batch that are multiplied at once
 
 
@@ -64,6 +66,8 @@ class Inverted:
         lists = []
         for group in groups:
             held = sp.csr_array(group.T)
+            chance = np.random.default_rng(0).random(group.shape[0], np.float32)
+            held.data = held.data * (1 - TELLING * chance[held.indices])
             held.indices = held.indices.astype(np.int64)  # numpy gathers by these without converting them first
             lists.append(held)
         return cls(groups, tuple(lists))
@@ -116,9 +120,7 @@ class Inverted:
         """Find the n nearest rows of many queries: (N, n) rows, -1 where there are fewer, and their similarities."""
         found = np.full((queries.shape[0], n), -1, np.int32)
         values = np.zeros((queries.shape[0], n), np.float32)
-        held = self.lists[group]
-        parts = np.array(held.data), held.indices.astype(np.int32), np.array(held.indptr)
-        lists = sp.csr_matrix(parts, shape=held.shape)  # the product wants its own arrays, and the older class
+        lists = self._lists(group)
         for start in range(0, queries.shape[0], BLOCK):
             block = queries[start : start + BLOCK]
             lead = sp.csr_matrix(self._leading(group, block))
@@ -130,6 +132,19 @@ class Inverted:
             found[start : start + BLOCK] = np.where(similar, best.labels, -1)
             values[start : start + BLOCK] = np.where(similar, best.scores, 0)
         return found, values
+
+    def _lists(self, group: int) -> sp.csr_matrix:
+        """Return the lists of a group for the product, which wants writable arrays, narrow indices and this class."""
+        if group not in self._held:
+            held = self.lists[group]
+            parts = np.array(held.data), held.indices.astype(np.int32), np.array(held.indptr)
+            self._held[group] = sp.csr_matrix(parts, shape=held.shape)
+        return self._held[group]
+
+    @cached_property
+    def _held(self) -> dict[int, sp.csr_matrix]:
+        """The lists of those groups that a batch was looked for in."""
+        return {}
 
     def _leading(self, group: int, queries: sp.csr_array) -> sp.csr_array:
         """Keep the words of each query whose lists are read."""
