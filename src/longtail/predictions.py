@@ -131,14 +131,15 @@ class Ranker:
                 own, values = self.one(text, n)
                 labels[row, : len(own)], scores[row, : len(own)] = own, values
             return TopK(labels, scores)
-        blocks = [texts[start : start + BLOCK] for start in range(0, len(texts), BLOCK)]
+        order = sorted(range(len(texts)), key=texts.__getitem__)  # like after like: what they read is at hand
+        blocks = [order[start : start + BLOCK] for start in range(0, len(texts), BLOCK)]
 
-        def ask(block: Sequence[str]) -> TopK:
+        def ask(rows: list[int]) -> TopK:
+            block = [texts[row] for row in rows]
             return answers(self.search, self.model.lexical, self.model.recipe.blend, block, n)
 
         torch = self.search is not None and self.search.vectors.encoding.needs_torch  # it has threads of its own
-        for place, top in enumerate(map(ask, blocks) if torch else in_threads(ask, blocks)):
-            rows = slice(place * BLOCK, place * BLOCK + len(top))
+        for rows, top in zip(blocks, map(ask, blocks) if torch else in_threads(ask, blocks), strict=True):
             labels[rows, : top.labels.shape[1]], scores[rows, : top.labels.shape[1]] = top.labels, top.scores
         return TopK(labels, scores)
 
