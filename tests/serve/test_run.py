@@ -195,3 +195,10 @@ def test_what_the_command_refuses(tmp_path):
     assert busy.returncode == 5
     assert "another --port" in busy.stderr
     assert "Traceback" not in open_to_all.stderr + busy.stderr
+
+
+def test_others_are_heard_only_when_they_warn():
+    code = "import logging; from longtail.serve.run import log, speak; speak(); log.info('own'); "
+    code += "other = logging.getLogger('faiss.loader'); other.info('chatter'); other.warning('care')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == ["own", "care"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -45,12 +44,11 @@ def serve(
     for package in PACKAGES:
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(package, "serve")
-    from longtail.serve.run import listen
+    from longtail.serve.run import listen, speak
     from longtail.serve.run import serve as run_service
     from longtail.serve.settings import Settings
 
-    logging.basicConfig(format="%(message)s", level=logging.INFO)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    speak()
     runs = (run,) if other is None else (run, other)
     settings = Settings(runs, host=host, port=port, workers=workers, api_key=api_key, insecure=insecure)
     listener = listen(settings)

@@ -40,6 +40,12 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 PAUSE = 0.5  # seconds between two looks at the workers
 
 
+def speak() -> None:
+    """Write to stderr what the service says, and what others warn of."""
+    logging.basicConfig(format="%(message)s")
+    log.setLevel(logging.INFO)
+
+
 def listen(settings: Settings) -> socket.socket:
     """Bind the address of the settings; port 0 takes any free one."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -134,8 +140,7 @@ def _work(settings: Settings, listener: socket.socket, started: Callable[[], Non
 
 def _worker(settings: Settings, ready: Event) -> None:
     """Serve in a worker process."""
-    logging.basicConfig(format="%(message)s", level=logging.INFO)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    speak()
     try:
         code = _work(settings, listen(settings), ready.set)
     except LongtailError as error:
