@@ -41,6 +41,7 @@ INSIDE = {
         "stored",
         "vectors",
         "hnsw",
+        "lists",
         "search",
         "blend",
     ],

@@ -1,4 +1,4 @@
-"""MODEL FOLDER → INDEX FILE: label vectors of few bytes and a graph to search them, chosen by measured recall.
+"""MODEL FOLDER → INDEX FILE: label vectors of few bytes, and a graph or clusters to search them, by measured recall.
 
 The file is written under a name of its own and becomes part of the folder when config.json, which lists it with its
 checksum, is replaced: a crash leaves the folder as it was.
@@ -20,12 +20,15 @@ from longtail.files import read_arrays, write_arrays
 from longtail.model import Model, checksum, read_config, write_config
 from longtail.shortlists.blend import Scores, answers
 from longtail.shortlists.hnsw import Graph
+from longtail.shortlists.lists import Lists
 from longtail.shortlists.search import Search
 from longtail.shortlists.stored import Precision, Stored
+from longtail.shortlists.vectors import VectorIndex
 from longtail.types import Ints
 
-Kind = Literal["auto", "exact", "hnsw"]
+Kind = Literal["auto", "exact", "hnsw", "ivf"]
 SMALL = 3000  # labels up to which looking at all of them is quick
+LARGE = 2_000_000  # labels from which a graph takes long to make and much memory
 TEXTS, BEST = 1000, 5  # training texts that recall is measured on, and labels of each
 OWN = re.compile(r"index_[0-9a-f]+\.safetensors")
 REACHES = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -36,11 +39,11 @@ class Served:
     """How the labels of a model are found when it is served."""
 
     precision: Precision
-    search: Kind  # exact or hnsw
+    search: Kind  # exact, hnsw or ivf
     recall: float  # measured: how much of the five best answers of exact search in full precision is found
     asked: float  # the recall that was asked for
     texts: int  # training texts that it was measured on
-    reach: int = 0  # of the graph
+    reach: int = 0  # of the graph, or clusters that are looked into
     file: str = ""
 
 
@@ -96,26 +99,41 @@ def _chosen(
         raise ModelError("the model has no label vectors")
     stored = Stored.of(vectors.labels, precision)
     arrays = {} if precision == "fp32" else stored.arrays()
-    texts = len(asked.texts)
-    if kind == "hnsw" or (kind == "auto" and len(stored) > SMALL):
+    near = _leading(vectors, kind)
+    if near is not None:
+        if isinstance(near, Graph) and precision == "int8" and near.plain(vectors.labels.shape[1]):
+            stored, arrays = near.stored, {}  # the graph has the same bytes
+        for reach in REACHES if isinstance(near, Graph) else _halves(len(near.clusters)):
+            near = near.reaching(reach)
+            found = asked.recall(Search(vectors, stored, near))
+            if found >= recall:
+                break
+        if found >= recall or kind != "auto":
+            way: Kind = "hnsw" if isinstance(near, Graph) else "ivf"
+            return Served(precision, way, round(found, 4), recall, len(asked.texts), near.reach), near.arrays() | arrays
+    stored = Stored.of(vectors.labels, precision)
+    found = asked.recall(Search(vectors, stored))
+    arrays = {} if precision == "fp32" else stored.arrays()
+    return Served(precision, "exact", round(found, 4), recall, len(asked.texts)), arrays
+
+
+def _leading(vectors: VectorIndex, kind: Kind) -> Graph | Lists | None:
+    """Build what leads to most of the best labels: a graph; clusters for very many labels, or without faiss."""
+    count = len(vectors.labels)
+    if kind == "exact" or (kind == "auto" and count <= SMALL):
+        return None
+    if kind == "hnsw" or (kind == "auto" and count <= LARGE):
         try:
-            graph = Graph.build(vectors.labels, vectors.bias)
+            return Graph.build(vectors.labels, vectors.bias)
         except MissingExtra:
             if kind == "hnsw":
                 raise
-        else:
-            shared = precision == "int8" and graph.plain(vectors.labels.shape[1])
-            labels = graph.stored if shared else stored
-            for reach in REACHES:
-                graph = graph.reaching(reach)
-                found = asked.recall(Search(vectors, labels, graph))
-                if found >= recall:
-                    break
-            if found >= recall or kind == "hnsw":
-                served = Served(precision, "hnsw", round(found, 4), recall, texts, graph.reach)
-                return served, graph.arrays() | ({} if shared else arrays)
-    found = asked.recall(Search(vectors, stored))
-    return Served(precision, "exact", round(found, 4), recall, texts), arrays
+    return Lists.build(vectors.labels)
+
+
+def _halves(clusters: int) -> tuple[int, ...]:
+    """Count clusters to look into, up to a quarter of all: to look at all labels is as quick then."""
+    return tuple(2**power for power in range(max(1, (clusters // 4).bit_length())))
 
 
 def open_artefact(folder: Path, model: Model, config: Mapping[str, Any]) -> tuple[Search | None, Served | None]:
@@ -131,7 +149,7 @@ def open_artefact(folder: Path, model: Model, config: Mapping[str, Any]) -> tupl
         if served.file not in config["files"]:
             raise ModelError(f"{folder / served.file}: config.json does not list it; make the index again")
         held = read_arrays(folder / served.file)
-        graph = Graph.of_arrays(held)
+        graph, lists = Graph.of_arrays(held), Lists.of_arrays(held)
         stored = (
             Stored.of_arrays(held)
             if "rows" in held
@@ -143,6 +161,8 @@ def open_artefact(folder: Path, model: Model, config: Mapping[str, Any]) -> tupl
         raise ModelError(f"{folder}: the index is damaged ({reason}); make it again: longtail index") from None
     wide = {stored.rows.shape[1], vectors.labels.shape[1]}
     tall = {len(stored), len(vectors.labels)} | ({len(graph.stored)} if graph else set())
+    if lists:
+        wide, tall = wide | {lists.middles.shape[1]}, tall | {len(lists.clusters.of)}
     if len(wide) > 1 or len(tall) > 1 or (graph and graph.stored.rows.shape[1] - wide.pop() not in (0, 2)):
         raise ModelError(f"{folder}: the index does not fit the model; make it again: longtail index")
-    return Search(vectors, stored, graph), served
+    return Search(vectors, stored, graph or lists), served

@@ -33,7 +33,7 @@ def test_the_index_answers_as_the_model_does(run):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
-@pytest.mark.parametrize("search", ["exact", "hnsw"])
+@pytest.mark.parametrize("search", ["exact", "hnsw", "ivf"])
 def test_every_index_file_keeps_the_recall_that_it_records(run, precision, search, data):
     made = build_artefact(run, precision=precision, search=search, recall=0.9)
     index = Index.load(run)

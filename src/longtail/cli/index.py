@@ -27,14 +27,15 @@ def index(
         Literal["fp32", "fp16", "int8"], typer.Option(help="How label vectors are kept in memory.")
     ] = "int8",
     search: Annotated[
-        Literal["auto", "exact", "hnsw"], typer.Option(help="Look at all labels, or through a graph (extra `ann`).")
+        Literal["auto", "exact", "hnsw", "ivf"],
+        typer.Option(help="Look at all labels, through a graph (hnsw, extra `ann`), or into clusters (ivf)."),
     ] = "auto",
     recall: Annotated[
         float, typer.Option(min=0, max=1, help="How much of the five best must be found, measured on training texts.")
     ] = 0.98,
     json: Json = False,
 ) -> None:
-    """Make single predictions quick: few bytes a label, and a graph that reaches the asked recall."""
+    """Make single predictions quick: few bytes a label, and a graph or clusters that reach the asked recall."""
     from longtail.artefact import build_artefact
 
     with progress(f"indexing {run}"):
@@ -44,7 +45,7 @@ def index(
     elif made is None:
         say("nothing to do: this model has no label vectors, or finds its candidates by itself")
     else:
-        reach = f", reach {made.reach}" if made.search == "hnsw" else ""
+        reach = f", reach {made.reach}" if made.reach else ""
         found = f"recall {made.recall:.4f} measured on {made.texts:,} training texts"
         say(f"wrote {run / made.file}: {made.precision}, {made.search}{reach}; {found}")
         if made.recall < recall:

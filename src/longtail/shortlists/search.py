@@ -1,4 +1,4 @@
-"""TEXT → LABELS BY VECTORS, as it is served: vectors of the wanted precision, all of them or through a graph.
+"""TEXT → LABELS BY VECTORS, as it is served: vectors of the wanted precision, all of them or where something leads.
 
 A single text takes a way of its own, without matrices. Models with a guide (clusters, or what is near) keep it.
 """
@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longtail.encoders.encoding import BagEncoding
-from longtail.shortlists.exact import top_products
+from longtail.shortlists.exact import largest, top_products
 from longtail.shortlists.hnsw import Graph
+from longtail.shortlists.lists import Lists
 from longtail.shortlists.stored import Stored
 from longtail.shortlists.vectors import VectorIndex
 from longtail.types import Floats, Ints
 
-DEEP = 2000  # more labels than that are not looked for in a graph
+DEEP = 2000  # for more labels than that all are looked at
 BLOCK = 1024  # texts that are encoded at once
 ROWS = 16384  # label rows that are made floats at once
 
@@ -31,7 +32,7 @@ class Search:
 
     vectors: VectorIndex
     labels: Stored
-    graph: Graph | None = None
+    near: Graph | Lists | None = None  # leads to most of the best; without it all are looked at
 
     @property
     def guided(self) -> bool:
@@ -64,20 +65,30 @@ class Search:
             labels, scores = self.vectors.top([text], n)
             held = labels[0] >= 0
             return labels[0][held], scores[0][held]
-        if self.graph is None or n > DEEP:
-            return self.labels.top(query, n, self.vectors.bias)
-        found, scores = self.graph.nearest(query[None], n)
-        return self._rescored(query, found[0], scores[0])
+        return self.labels.top(query, n, self.vectors.bias) if self._all(n) else self._led(query, n)
 
-    def _rescored(self, query: Floats, found: NDArray[Any], scores: Floats) -> tuple[NDArray[Any], Floats]:
-        """Score what a graph found with the stored vectors; the graph did so itself where they are the same."""
-        if found[-1] < 0:
-            scores, found = scores[found >= 0], found[found >= 0]
-        if self.graph is None or self.labels.rows is self.graph.stored.rows:
-            return found, scores
-        scores = self.some(query, found)
-        order = np.lexsort((found, -scores))
-        return found[order], scores[order]
+    def _all(self, n: int) -> bool:
+        """Tell whether all labels are to be looked at."""
+        return self.near is None or n > DEEP
+
+    def _led(self, query: Floats, n: int) -> tuple[NDArray[Any], Floats]:
+        """Find the n best labels of an encoded text where the graph or the clusters lead."""
+        if isinstance(self.near, Graph):
+            found, scores = (part[0] for part in self.near.nearest(query[None], n))
+            if found[-1] < 0:
+                scores, found = scores[found >= 0], found[found >= 0]
+            if self._shared:
+                return found, scores
+            found = np.sort(found)
+        else:
+            found = self.near.labels(query, n) if self.near is not None else np.arange(len(self.labels))
+        places, scores = largest(self.some(query, found), n)
+        return found[places], scores
+
+    @property
+    def _shared(self) -> bool:
+        """Whether the graph holds the same rows, so that its scores are final."""
+        return isinstance(self.near, Graph) and self.labels.rows is self.near.stored.rows
 
     def some(self, query: Floats, labels: NDArray[Any]) -> Floats:
         """Score chosen labels for one encoded text."""
@@ -97,14 +108,15 @@ class Search:
     def _top(self, queries: Floats, k: int) -> tuple[Ints, Floats]:
         """Find the k best labels of encoded texts."""
         k = min(k, len(self.labels))
-        if self.graph is None or k > DEEP:
+        if self._all(k):
             return self.exact(queries, k)
-        found, scores = self.graph.nearest(queries, k)
-        labels, values = found.astype(np.int32), np.where(found < 0, -np.inf, scores).astype(np.float32)
-        if self.labels.rows is not self.graph.stored.rows:
-            for row, query in enumerate(queries):
-                own, best = self._rescored(query, found[row], scores[row])
-                labels[row, : len(own)], values[row, : len(own)] = own, best
+        if isinstance(self.near, Graph) and self._shared:
+            found, scores = self.near.nearest(queries, k)
+            return found.astype(np.int32), np.where(found < 0, -np.inf, scores).astype(np.float32)
+        labels, values = np.full((len(queries), k), -1, np.int32), np.full((len(queries), k), -np.inf, np.float32)
+        for row, query in enumerate(queries):
+            own, best = self._led(query, k)
+            labels[row, : len(own)], values[row, : len(own)] = own, best
         return labels, values
 
     def exact(self, queries: Floats, k: int) -> tuple[Ints, Floats]:
