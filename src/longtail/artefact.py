@@ -24,7 +24,7 @@ from longtail.shortlists.lists import Lists
 from longtail.shortlists.search import Search
 from longtail.shortlists.stored import Precision, Stored
 from longtail.shortlists.vectors import VectorIndex
-from longtail.types import Ints
+from longtail.types import Ints, Progress
 
 Kind = Literal["auto", "exact", "hnsw", "ivf"]
 SMALL = 3000  # labels up to which looking at all of them is quick
@@ -48,14 +48,20 @@ class Served:
 
 
 def build_artefact(
-    path: str | Path, *, precision: Precision = "int8", search: Kind = "auto", recall: float = 0.98
+    path: str | Path,
+    *,
+    precision: Precision = "int8",
+    search: Kind = "auto",
+    recall: float = 0.98,
+    progress: Progress | None = None,
 ) -> Served | None:
     """Make the index file of a model folder; None where a model has no label vectors, or finds candidates itself."""
     folder = Path(path)
     model = Model.load(folder)
     if model.vectors is None or model.vectors.guide is not None:
         return None
-    made, arrays = _chosen(model, precision, search, recall, _Asked(model))
+    near = _leading(model.vectors, search, progress)
+    made, arrays = _chosen(_Asked(model, model.vectors), precision, near, recall, or_exact=search == "auto")
     config = read_config(folder)
     made = replace(made, file=f"index_{secrets.token_hex(6)}.safetensors")
     write_arrays(folder / made.file, arrays)
@@ -71,64 +77,59 @@ def build_artefact(
 class _Asked:
     """Some training texts, and what they are answered by looking at all labels in full precision."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, vectors: VectorIndex) -> None:
         held = model.examples.texts if model.examples is not None else model.labels.texts
         if held is None:
             raise ModelError("the model holds no texts to measure recall on; train it again with this version")
-        self.model = model
+        self.model, self.vectors = model, vectors
         self.texts = held.take(np.sort(np.random.default_rng(0).permutation(len(held))[:TEXTS])).tolist()
-        self.exact = self._answers(model.vectors)
+        self.exact = self._answers(vectors)
 
-    def _answers(self, vectors: Scores | None) -> Ints:
+    def _answers(self, vectors: Scores) -> Ints:
         """Answer as it is served: with words, where the model has them."""
         return answers(vectors, self.model.lexical, self.model.recipe.blend, self.texts, BEST).labels
 
-    def recall(self, search: Search) -> float:
+    def recall(self, stored: Stored, near: Graph | Lists | None) -> float:
         """Tell how much of the exact answers a search finds."""
-        found = self._answers(search)
+        found = self._answers(Search(self.vectors, stored, near))
         pairs = zip(found.tolist(), self.exact.tolist(), strict=True)
         return sum(len({*some} & {*truth} - {-1}) for some, truth in pairs) / max(1, int((self.exact >= 0).sum()))
 
 
 def _chosen(
-    model: Model, precision: Precision, kind: Kind, recall: float, asked: _Asked
+    asked: _Asked, precision: Precision, near: Graph | Lists | None, recall: float, *, or_exact: bool
 ) -> tuple[Served, dict[str, Any]]:
-    """Choose the way to search that reaches the recall, and name its arrays."""
-    vectors = model.vectors
-    if vectors is None:
-        raise ModelError("the model has no label vectors")
-    stored = Stored.of(vectors.labels, precision)
-    arrays = {} if precision == "fp32" else stored.arrays()
-    near = _leading(vectors, kind)
+    """Choose how far to look for the recall, or to look at all labels where it is out of reach; name the arrays."""
+    labels = asked.vectors.labels
     if near is not None:
-        if isinstance(near, Graph) and precision == "int8" and near.plain(vectors.labels.shape[1]):
-            stored, arrays = near.stored, {}  # the graph has the same bytes
+        same = isinstance(near, Graph) and precision == "int8" and near.plain(labels.shape[1])
+        stored = near.stored if same and isinstance(near, Graph) else Stored.of(labels, precision)
         for reach in REACHES if isinstance(near, Graph) else _halves(len(near.clusters)):
             near = near.reaching(reach)
-            found = asked.recall(Search(vectors, stored, near))
+            found = asked.recall(stored, near)
             if found >= recall:
                 break
-        if found >= recall or kind != "auto":
+        if found >= recall or not or_exact:
+            arrays = near.arrays() | ({} if same or precision == "fp32" else stored.arrays())
             way: Kind = "hnsw" if isinstance(near, Graph) else "ivf"
-            return Served(precision, way, round(found, 4), recall, len(asked.texts), near.reach), near.arrays() | arrays
-    stored = Stored.of(vectors.labels, precision)
-    found = asked.recall(Search(vectors, stored))
+            return Served(precision, way, round(found, 4), recall, len(asked.texts), near.reach), arrays
+    stored = Stored.of(labels, precision)
     arrays = {} if precision == "fp32" else stored.arrays()
-    return Served(precision, "exact", round(found, 4), recall, len(asked.texts)), arrays
+    return Served(precision, "exact", round(asked.recall(stored, None), 4), recall, len(asked.texts)), arrays
 
 
-def _leading(vectors: VectorIndex, kind: Kind) -> Graph | Lists | None:
+def _leading(vectors: VectorIndex, kind: Kind, progress: Progress | None) -> Graph | Lists | None:
     """Build what leads to most of the best labels: a graph; clusters for very many labels, or without faiss."""
     count = len(vectors.labels)
     if kind == "exact" or (kind == "auto" and count <= SMALL):
         return None
     if kind == "hnsw" or (kind == "auto" and count <= LARGE):
         try:
-            return Graph.build(vectors.labels, vectors.bias)
+            return Graph.build(vectors.labels, vectors.bias, progress=progress)
         except MissingExtra:
             if kind == "hnsw":
                 raise
-    return Lists.build(vectors.labels)
+    return Lists.build(vectors.labels, progress=progress)
 
 
 def _halves(clusters: int) -> tuple[int, ...]:

@@ -38,8 +38,8 @@ def index(
     """Make single predictions quick: few bytes a label, and a graph or clusters that reach the asked recall."""
     from longtail.artefact import build_artefact
 
-    with progress(f"indexing {run}"):
-        made = build_artefact(run, precision=precision, search=search, recall=recall)
+    with progress(f"indexing {run}") as step:
+        made = build_artefact(run, precision=precision, search=search, recall=recall, progress=step)
     if json:
         emit(None if made is None else asdict(made))
     elif made is None:

@@ -20,10 +20,11 @@ from longtail.errors import MissingExtra, ModelError
 from longtail.files import released
 from longtail.machine import threads
 from longtail.shortlists.stored import Stored
-from longtail.types import Floats, Ints
+from longtail.types import Floats, Ints, Progress
 
 LINKS, BUILD = 32, 200  # M and efConstruction
 LEVELS = 32  # most levels that a graph can have
+BLOCK = 8192  # labels that are linked between two signs of progress
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,14 +45,18 @@ class Graph:
     reach: int = 64  # efSearch: how many are kept in sight
 
     @classmethod
-    def build(cls, vectors: Floats, bias: Floats, *, links: int = LINKS, build: int = BUILD) -> Graph:
+    def build(
+        cls, vectors: Floats, bias: Floats, *, links: int = LINKS, build: int = BUILD, progress: Progress | None = None
+    ) -> Graph:
         """Link every label to others that are near."""
         faiss = _faiss()
         stored = Stored.of(_extended(vectors, bias), "int8")
         index = _empty(stored, links)
         index.hnsw.efConstruction = build
-        for start in range(0, len(vectors), 65536):
-            index.add(stored.take(slice(start, start + 65536)))
+        for start in range(0, len(vectors), BLOCK):
+            if progress:
+                progress("linking labels", start, len(vectors))
+            index.add(stored.take(slice(start, start + BLOCK)))
         neighbours = faiss.vector_to_array(index.hnsw.neighbors).astype(np.int32)
         levels = faiss.vector_to_array(index.hnsw.levels).astype(np.int32)
         return cls(stored, neighbours, levels, int(index.hnsw.entry_point), links)

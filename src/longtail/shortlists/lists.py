@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from longtail.errors import ModelError
 from longtail.labels.tree import Clusters
 from longtail.shortlists.exact import largest, unit
-from longtail.types import Floats
+from longtail.types import Floats, Progress
 
 SHARE = 4  # times the root of the labels: so many clusters
 SAMPLE, ROUNDS = 128, 10  # labels for each cluster that the middles are found with, and how often they move
@@ -39,13 +39,15 @@ class Lists:
     reach: int = 1  # clusters that are looked into
 
     @classmethod
-    def build(cls, vectors: Floats) -> Lists:
+    def build(cls, vectors: Floats, *, progress: Progress | None = None) -> Lists:
         """Put labels into clusters by spherical k-means."""
         draw = np.random.default_rng(0)
         count = min(len(vectors), math.ceil(SHARE * math.sqrt(len(vectors))))
         some = unit(vectors[np.sort(draw.permutation(len(vectors))[: SAMPLE * count])])
         middles = some[draw.permutation(len(some))[:count]]
-        for _ in range(ROUNDS):
+        for step in range(ROUNDS):
+            if progress:
+                progress("clustering labels", step, ROUNDS)
             sums = np.zeros_like(middles)
             np.add.at(sums, _nearest(some, middles), some)
             lengths = np.linalg.norm(sums, axis=1, keepdims=True)
