@@ -93,11 +93,14 @@ def main() -> int:
         if missing:
             print(f"skipped: {what}", file=sys.stderr)
             return 0
+    if asked.run is None and asked.data != NAME:
+        parser.error(f"give RUN, a model of {asked.data}")
+    held = load(data)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        run = asked.run or frugal(load(data).train)
+        run = asked.run or frugal(held.train)
         bodies, script = folder / "bodies.jsonl", folder / "ask.lua"
-        texts = load(data).test.need_texts("the load")[:5000].tolist()
+        texts = held.test.need_texts("the load")[:5000].tolist()
         bodies.write_text("".join(json.dumps({"texts": [text], "k": 5}) + "\n" for text in texts))
         script.write_text(ASK % bodies)
         command = [sys.executable, "-c", SERVE, str(run), str(asked.workers), asked.opener]

@@ -17,9 +17,9 @@ import numpy as np
 
 from longtail.errors import MissingExtra, ModelError
 from longtail.files import read_arrays, write_arrays
-from longtail.model import Model, checksum, read_config, write_config
+from longtail.model import Model, checksum, read_config, verify_files, write_config
 from longtail.shortlists.blend import Scores, answers
-from longtail.shortlists.hnsw import Graph
+from longtail.shortlists.hnsw import BEST, Graph
 from longtail.shortlists.lists import Lists
 from longtail.shortlists.search import Search
 from longtail.shortlists.stored import Precision, Stored
@@ -29,7 +29,7 @@ from longtail.types import Ints, Progress
 Kind = Literal["auto", "exact", "hnsw", "ivf"]
 SMALL = 3000  # labels up to which looking at all of them is quick
 LARGE = 2_000_000  # labels from which a graph takes long to make and much memory
-TEXTS, BEST = 1000, 5  # training texts that recall is measured on, and labels of each
+TEXTS = 1000  # training texts that recall is measured on
 OWN = re.compile(r"index_[0-9a-f]+\.safetensors")
 REACHES = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
@@ -57,15 +57,17 @@ def build_artefact(
 ) -> Served | None:
     """Make the index file of a model folder; None where a model has no label vectors, or finds candidates itself."""
     folder = Path(path)
-    model = Model.load(folder)
+    config = read_config(folder)
+    own = {name for name in config["files"] if OWN.fullmatch(name)}  # is made anew
+    verify_files(folder, {name: value for name, value in config["files"].items() if name not in own})
+    model = Model.load(folder, verify=False)
     if model.vectors is None or model.vectors.guide is not None:
         return None
     near = _leading(model.vectors, search, progress)
     made, arrays = _chosen(_Asked(model, model.vectors), precision, near, recall, or_exact=search == "auto")
-    config = read_config(folder)
     made = replace(made, file=f"index_{secrets.token_hex(6)}.safetensors")
     write_arrays(folder / made.file, arrays)
-    files = {name: value for name, value in config["files"].items() if not OWN.fullmatch(name)}
+    files = {name: value for name, value in config["files"].items() if name not in own}
     files[made.file] = checksum(folder / made.file)
     write_config(folder, {**config, "files": files, "index": asdict(made)})
     for other in folder.iterdir():

@@ -6,29 +6,45 @@ serve the same folder take over by `refresh`.
 
 from __future__ import annotations
 
+import logging
 import threading
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from longtail.additions import Additions
 from longtail.artefact import open_artefact
+from longtail.data.dataset import Labels
 from longtail.data.tokens import WORD
 from longtail.errors import DataError, LongtailError, ModelError
 from longtail.explanations import Explanation, Reasons, carried, name_of
 from longtail.labels.journal import Added, Change, Journal, Removed
-from longtail.model import Model, read_config, verify_files
+from longtail.model import Model, read_config, strings, verify_files
 from longtail.predictions import Groups, Ranker, Rules, predict
 from longtail.types import LabelMatrix, Texts, TopK, joined
 
+log = logging.getLogger("longtail")
 LARGE = 256 * 2**20  # bytes of a folder whose checksums are compared before it answers; a larger one answers meanwhile
 RANKED = 100  # labels among which an explained label is looked for
 LENGTH = 10_000  # characters of a label text
+
+
+@dataclass(frozen=True, eq=False)
+class _Now:
+    """What the changes so far have made of the labels; replaced as a whole, so that others may read meanwhile."""
+
+    labels: Labels
+    frequencies: NDArray[np.int64]
+    removed: frozenset[int]
+    ranker: Ranker
 
 
 class Index:
@@ -52,12 +68,9 @@ class Index:
         self.name = folder.resolve().name
         self._files = dict(config["files"])
         self._search, self.served = open_artefact(folder, model, config)
-        self._ranker = Ranker(model, self._search)
         self._reasons = Reasons(model)
-        self._damage: LongtailError | None = None
-        self.labels = model.labels
-        self.frequencies: NDArray[np.int64] = model.frequencies
-        self.removed: frozenset[int] = frozenset()
+        self.damage: LongtailError | None = None
+        self._now = _Now(model.labels, model.frequencies, frozenset(), Ranker(model, self._search))
         self._journal = Journal(folder, _identity(config), lambda: _identity(read_config(folder)))
         self.refresh()
 
@@ -72,10 +85,8 @@ class Index:
         config = read_config(folder)
         files: dict[str, str] = config["files"]
         if verify is None:
-            try:
-                large = sum((folder / name).stat().st_size for name in files) > LARGE
-            except OSError as reason:
-                raise ModelError(f"{reason.filename}: {reason.strerror}; copy the folder again") from None
+            sizes = [(folder / name).stat().st_size for name in files if (folder / name).is_file()]
+            large = len(sizes) == len(files) and sum(sizes) > LARGE
         else:
             large = not verify
         if not large:
@@ -85,12 +96,40 @@ class Index:
             threading.Thread(target=index._verify, name="longtail-verify", daemon=True).start()
         return index
 
-    def _verify(self) -> None:
-        """Compare the checksums, and remember what is wrong."""
+    def verify(self) -> None:
+        """Compare every file with its checksum; what is wrong is raised, and no further question is answered."""
         try:
             verify_files(self.folder, self._files)
         except LongtailError as reason:
-            self._damage = reason
+            self.damage = reason
+            raise
+
+    def _verify(self) -> None:
+        """Compare the checksums meanwhile."""
+        try:
+            self.verify()
+        except LongtailError as reason:
+            log.error("%s", reason)
+
+    @property
+    def labels(self) -> Labels:
+        """All labels, also new and removed ones."""
+        return self._now.labels
+
+    @property
+    def frequencies(self) -> NDArray[np.int64]:
+        """How many training points each label has."""
+        return self._now.frequencies
+
+    @property
+    def removed(self) -> frozenset[int]:
+        """The labels that are never predicted."""
+        return self._now.removed
+
+    def _sound(self) -> None:
+        """Refuse to answer when a file was found changed."""
+        if self.damage is not None:
+            raise self.damage
 
     def __repr__(self) -> str:
         return f"Index({self.name}: {self.model.recipe.name}, {len(self.labels):,} labels)"
@@ -113,22 +152,19 @@ class Index:
         too, as splits have it. `groups` says which labels are much the same. `probabilities` replaces scores by the
         share of predictions with such a score that were right on held-out points. `threshold` drops what lies below.
         """
-        if isinstance(texts, str):
-            raise DataError("predict got one text", remedy="give a list of texts: predict([text])")
         if k < 1:
             raise DataError(f"k is {k}", remedy="ask for at least one label")
-        if self._damage is not None:
-            raise self._damage
-        asked = list(texts)
-        rules = Rules(allow, deny, exclude, groups, self.removed).checked(len(asked), len(self.labels))
-        top = predict(self._ranker, asked, min(k, len(self.labels)), rules)
+        self._sound()
+        asked, now = strings(texts), self._now
+        rules = Rules(allow, deny, exclude, groups, now.removed).checked(len(asked), len(now.labels))
+        top = predict(now.ranker, asked, min(k, len(now.labels)), rules)
         labels, scores = top.labels, top.scores
         if probabilities:
             scores = np.where(labels < 0, -np.inf, self._curve()(scores)).astype(np.float32)
         if threshold is not None:
             low = scores < threshold
             labels, scores = np.where(low, -1, labels).astype(np.int32), np.where(low, -np.inf, scores)
-        return TopK(labels, scores.astype(np.float32), self.labels.texts)
+        return TopK(labels, scores.astype(np.float32), now.labels.texts)
 
     def _curve(self) -> Any:
         """Return what turns scores into probabilities."""
@@ -141,29 +177,30 @@ class Index:
 
     def explanation(self, text: str, label: int) -> Explanation:
         """Tell why a text gets a label."""
+        self._sound()
         self._existing([label])
-        model, chosen = self.model, np.array([label])
+        model, chosen, now = self.model, np.array([label]), self._now
 
         def score(asked: str) -> float:
-            own, scores = self._ranker.within(asked, chosen)
+            own, scores = now.ranker.within(asked, chosen)
             return float(scores[0]) if len(own) else 0.0
 
-        found, _ = self._ranker.one(text, RANKED)
-        ranks = [place for place in found.tolist() if place not in self.removed]
+        found, _ = now.ranker.one(text, RANKED)
+        ranks = [place for place in found.tolist() if place not in now.removed]
         value = score(text)
         return Explanation(
             text=text,
             label=label,
-            label_text=name_of(self.labels, label),
+            label_text=name_of(now.labels, label),
             score=round(value, 6),
             probability=None if model.probabilities is None else float(model.probabilities(np.array([value]))[0]),
             rank=ranks.index(label) + 1 if label in ranks else None,
-            frequency=int(self.frequencies[label]),
+            frequency=int(now.frequencies[label]),
             bin=self._reasons.bin(label),
             words=carried(text, score),
             points=self._reasons.near_points(text, label),
-            label_texts=self._reasons.near_labels(text, self.labels),
-            neighbours=self._reasons.neighbours(label, self.labels),
+            label_texts=self._reasons.near_labels(text, now.labels),
+            neighbours=self._reasons.neighbours(label, now.labels),
         )
 
     def explain(self, text: str, label: int) -> dict[str, Any]:
@@ -191,6 +228,7 @@ class Index:
 
     def label(self, label: int) -> dict[str, Any]:
         """Tell what is known of a label: frequency, bin, neighbours, examples."""
+        self._sound()
         self._existing([label])
         texts = () if self.model.examples is None else self.model.examples.texts
         return {
@@ -207,17 +245,18 @@ class Index:
 
     def find(self, text: str, limit: int = 20) -> list[int]:
         """Find labels whose text holds all the words, shortest first; the last word may be unfinished."""
-        words = WORD.findall(text.lower())
-        if self.labels.texts is None or not words or limit < 1:
+        self._sound()
+        words, now = WORD.findall(text.lower()), self._now
+        if now.labels.texts is None or not words or limit < 1:
             return []
-        lower = pc.utf8_lower(self.labels.texts.array)
-        held = np.ones(len(self.labels), np.bool_)
+        lower = pc.utf8_lower(now.labels.texts.array)
+        held = np.ones(len(now.labels), np.bool_)
         for word in words:
             held &= np.asarray(pc.match_substring(lower, word), np.bool_)
         found = np.flatnonzero(held)
         lengths = np.asarray(pc.utf8_length(lower.take(found)))
         order = found[np.argsort(lengths, kind="stable")]
-        return [label for label in order.tolist() if label not in self.removed][:limit]
+        return [label for label in order.tolist() if label not in now.removed][:limit]
 
     def add(self, texts: Sequence[str], ids: Sequence[str] | None = None) -> list[int]:
         """Add labels for good and return their numbers; the journal has them before this returns."""
@@ -231,16 +270,30 @@ class Index:
         for text in [*clean, *(ids or ())]:
             if text.encode("utf-8", "replace").decode() != text:
                 raise DataError(f"{text!r} is not valid Unicode", remedy="remove lone surrogates")
+            if any(unicodedata.category(letter) == "Cc" for letter in text):
+                raise DataError(f"{text!r} holds control characters", remedy="remove them")
+        if ids is not None:
+            self._fresh(ids)
         self._journal.append(Added(tuple(clean), None if ids is None else tuple(ids)))
         self._apply(self._journal.changes)
         first = len(self.labels) - len(clean)
         return list(range(first, len(self.labels)))
 
+    def _fresh(self, ids: Sequence[str]) -> None:
+        """Refuse raw ids that are there already, or that the labels of the model do not have."""
+        held = self.labels.ids
+        if held is None:
+            raise DataError("the labels of this model have no raw ids", remedy="leave the ids out")
+        twice = [own for own, count in Counter(ids).items() if count > 1]
+        twice += np.array(ids, object)[np.asarray(pc.is_in(pa.array(ids, pa.large_string()), held.array))].tolist()
+        if twice:
+            raise DataError(f"the raw id {twice[0]!r} is there already", remedy="give every label its own")
+
     def remove(self, labels: Sequence[int]) -> None:
         """Take labels away for good: they keep their numbers and are never predicted."""
-        chosen = tuple(int(label) for label in labels)
         self.refresh()
-        self._existing(chosen)
+        self._existing(labels)
+        chosen = tuple(int(label) for label in labels if label not in self.removed)  # or undo would bring nothing back
         if chosen:
             self._journal.append(Removed(chosen), self._present(chosen))
             self._apply(self._journal.changes)
@@ -289,14 +342,12 @@ class Index:
         if removed and max(removed) >= count:
             raise ModelError(f"{self._journal.path}: removes label {max(removed)} of {count}; restore the file")
         added = Additions.of(texts, model.words, self._search, model.recipe) if texts else None
-        held = model.labels
-        if texts and held.texts is not None:
-            raw = None if held.ids is None else joined(held.ids, Texts(ids))
-            self.labels = replace(held, count=count, texts=joined(held.texts, Texts(texts)), ids=raw)
-        else:
-            self.labels = held
-        self.frequencies = np.concatenate([model.frequencies, np.zeros(len(texts), np.int64)])
-        self.removed, self._ranker = frozenset(removed), Ranker(model, self._search, added)
+        labels = model.labels
+        if texts and labels.texts is not None:
+            raw = None if labels.ids is None else joined(labels.ids, Texts(ids))
+            labels = replace(labels, count=count, texts=joined(labels.texts, Texts(texts)), ids=raw)
+        frequencies = np.concatenate([model.frequencies, np.zeros(len(texts), np.int64)])
+        self._now = _Now(labels, frequencies, frozenset(removed), Ranker(model, self._search, added))
 
 
 def _identity(config: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""CORES AND MEMORY: how many threads may work, work that is shared among them, and what the process holds."""
+"""WORK → DONE ON ALL CORES: how many threads there may be, work that they share, and the memory that is held."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from threadpoolctl import ThreadpoolController
+import numpy as np
+
+from longtail.types import Floats
 
 MOST_THREADS = 8  # every thread has buffers of its own
+SMALL = 2**18  # multiplications that OpenBLAS does in one thread
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
@@ -24,15 +25,7 @@ class _Here(threading.local):
     sharing = False
 
 
-class _Alone:
-    """How many pools are at work, and what gives BLAS its threads back after the last."""
-
-    def __init__(self) -> None:
-        self.lock, self.pools = threading.Lock(), 0
-        self.limit: Any = None
-
-
-_here, _alone = _Here(), _Alone()
+_here = _Here()
 
 
 def cores() -> int:
@@ -53,30 +46,23 @@ def in_threads(work: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[
     def share() -> None:
         _here.sharing = True
 
-    with _blas_alone(), ThreadPoolExecutor(threads(), initializer=share) as pool:
+    with ThreadPoolExecutor(threads(), initializer=share) as pool:
         yield from pool.map(work, items)
 
 
-@contextmanager
-def _blas_alone() -> Iterator[None]:
-    """Keep BLAS to one thread: its threads wait for the next product at full speed, on the cores of others."""
-    with _alone.lock:
-        _alone.pools += 1
-        if _alone.pools == 1:
-            _alone.limit = _libraries().limit(limits=1, user_api="blas")
-    try:
-        yield
-    finally:
-        with _alone.lock:
-            _alone.pools -= 1
-            if _alone.pools == 0:
-                _alone.limit.restore_original_limits()
+def product(left: Floats, right: Floats) -> Floats:
+    """Multiply (N, D) and (D, E).
 
-
-@cache
-def _libraries() -> Any:
-    """Look once for the libraries with threads: numpy's is loaded, and a look takes milliseconds."""
-    return ThreadpoolController()
+    Threads of `in_threads` multiply a few rows at a time: BLAS would start threads of its own for more, and these wait
+    for the next product at full speed, on the cores of the others.
+    """
+    if not _here.sharing:
+        return np.asarray(left @ right, np.float32)
+    rows = max(1, SMALL // max(1, right.size))
+    out = np.empty((len(left), right.shape[1]), np.float32)
+    for start in range(0, len(left), rows):
+        np.matmul(left[start : start + rows], right, out=out[start : start + rows])
+    return out
 
 
 def held() -> tuple[int, int] | None:

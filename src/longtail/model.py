@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ from longtail.files import (
     write_json,
     write_texts,
 )
+from longtail.labels.journal import FILE
 from longtail.probabilities import Probabilities
 from longtail.recipe import Recipe, recipe_of
 from longtail.shortlists.blend import answers
@@ -96,9 +98,7 @@ class Model:
 
     def predict(self, texts: Iterable[str], k: int = 5, *, exclude: LabelMatrix | None = None) -> TopK:
         """Find the k best labels of each text, leaving out the pairs in `exclude` (N, L)."""
-        if isinstance(texts, str):
-            raise DataError("predict got one text", remedy="give a list of texts: predict([text])")
-        asked = list(texts)
+        asked = strings(texts)
         if k < 1:
             raise DataError(f"k is {k}", remedy="ask for at least one label")
         if exclude is not None and exclude.shape != (len(asked), len(self.labels)):
@@ -150,6 +150,9 @@ class Model:
                 "files": {file.name: checksum(file) for file in sorted(folder.iterdir())},
             }
             write_config(folder, config)
+            before = Path(path)
+            if (before / FILE).is_file() and _same(before / "labels.parquet", folder / "labels.parquet"):
+                shutil.copy2(before / FILE, folder / FILE)  # labels that were added and removed stay so
 
     @classmethod
     def load(cls, path: str | Path, *, verify: bool = True) -> Model:
@@ -209,6 +212,22 @@ class Model:
         return "\n".join([*lines, "Use it: `longtail predict <this folder> texts.txt`.", ""])
 
 
+def _same(one: Path, other: Path) -> bool:
+    """Tell whether two files hold the same."""
+    return one.is_file() and checksum(one) == checksum(other)
+
+
+def strings(texts: Iterable[str]) -> list[str]:
+    """List texts to predict for; refuse one text alone, and what is no text."""
+    if isinstance(texts, str):
+        raise DataError("predict got one text", remedy="give a list of texts: predict([text])")
+    asked = list(texts)
+    for place, text in enumerate(asked):
+        if not isinstance(text, str):
+            raise DataError(f"text {place} is of type {type(text).__name__}", remedy="give strings")
+    return asked
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """Read the settings of a model folder and check their seal, their version and the names of the files."""
     config = read_json(folder / "config.json")
@@ -219,6 +238,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     files = config.get("files")
     if not isinstance(files, dict) or any(Path(name).name != name for name in files):
         raise ModelError(f"{folder / 'config.json'}: names files outside of the folder; do not use this model")
+    for name in files:
+        if (folder / name).exists() and not (folder / name).is_file():
+            raise ModelError(f"{folder / name}: not a file; do not use this model")
     return config
 
 
@@ -231,12 +253,13 @@ def write_config(folder: Path, config: Mapping[str, Any]) -> None:
 def verify_files(folder: Path, files: Mapping[str, str]) -> None:
     """Read files whole and compare their checksums."""
     for name, expected in files.items():
+        again = f"make it again: longtail index {folder}" if name.startswith("index_") else "copy the folder again"
         try:
             sound = checksum(folder / name) == expected
         except OSError as reason:
-            raise ModelError(f"{folder / name}: cannot be read ({reason.strerror}); copy the folder again") from None
+            raise ModelError(f"{folder / name}: cannot be read ({reason.strerror}); {again}") from None
         if not sound:
-            raise ModelError(f"{folder / name}: changed since it was written; train again or copy it again")
+            raise ModelError(f"{folder / name}: changed since it was written; {again}")
 
 
 def _counts(column: pa.ChunkedArray) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from longtail.additions import UNKNOWN, Additions
 from longtail.errors import DataError
-from longtail.machine import in_threads
+from longtail.machine import in_threads, threads
 from longtail.model import Model
 from longtail.shortlists.blend import answers
 from longtail.shortlists.search import Search
@@ -24,7 +24,7 @@ from longtail.types import Floats, LabelMatrix, TopK
 
 FEW = 64  # texts that are quicker one by one
 TWICE = 2  # places at most that a label has among the candidates
-BLOCK = 1024  # texts that a thread answers at once
+LEAST, MOST = 128, 1024  # texts that a thread answers at once
 Ranked = tuple[NDArray[Any], Floats]  # labels and scores, best first
 NONE: Ranked = (np.zeros(0, np.int64), np.zeros(0, np.float32))
 
@@ -93,7 +93,7 @@ class Ranker:
             near_points = votes / max(best[1], float(votes.max(initial=0)), 1e-12)
             scores += np.float32(self.blend) * (share * near + (1 - share) * near_points)
         labels = np.arange(added.count) + len(model.labels)
-        if self.search is not None:
+        if query is not None and query.any():
             return labels, scores
         return labels[similar > 0], scores[similar > 0]
 
@@ -132,14 +132,15 @@ class Ranker:
                 labels[row, : len(own)], scores[row, : len(own)] = own, values
             return TopK(labels, scores)
         order = sorted(range(len(texts)), key=texts.__getitem__)  # like after like: what they read is at hand
-        blocks = [order[start : start + BLOCK] for start in range(0, len(texts), BLOCK)]
+        size = min(MOST, max(LEAST, -(-len(texts) // threads())))
+        blocks = [order[start : start + size] for start in range(0, len(texts), size)]
 
         def ask(rows: list[int]) -> TopK:
             block = [texts[row] for row in rows]
             return answers(self.search, self.model.lexical, self.model.recipe.blend, block, n)
 
-        torch = self.search is not None and self.search.vectors.encoding.needs_torch  # it has threads of its own
-        for rows, top in zip(blocks, map(ask, blocks) if torch else in_threads(ask, blocks), strict=True):
+        shared = self.search is None or self.search.shares
+        for rows, top in zip(blocks, in_threads(ask, blocks) if shared else map(ask, blocks), strict=True):
             labels[rows, : top.labels.shape[1]], scores[rows, : top.labels.shape[1]] = top.labels, top.scores
         return TopK(labels, scores)
 
@@ -221,7 +222,7 @@ class Rules:
         if self.allow is not None:
             chosen = np.unique(_row(self.allow, row)).astype(np.int64)
             return self.kept(*ranker.within(text, chosen), blocked, k)
-        n = min(k + len(blocked), ranker.count)
+        n = min(k + len(blocked - {-1}), ranker.count)
         while True:
             labels, scores = ranker.one(text, n)
             kept = self.kept(labels, scores, blocked, k)

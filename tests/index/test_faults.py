@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -170,3 +171,38 @@ def test_a_bag_model_is_served_without_torch(run):
     )
     done = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("run", ["indexed"], indirect=True)
+def test_an_index_file_that_is_lost_or_damaged_can_be_made_again(run):
+    for damage in (Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-9])):
+        damage(next(run.glob("index_*")))
+        with pytest.raises(ModelError, match="make it again: longtail index"):
+            Index.load(run)
+        build_artefact(run, search="hnsw")
+        assert Index.load(run).predict(["red cat"], 1).labels[0, 0] >= 0
+
+
+@pytest.mark.parametrize("run", ["knn"], indirect=True)
+def test_a_pipe_among_the_files_is_refused(run):
+    (run / "metrics.json").unlink()
+    os.mkfifo(run / "metrics.json")
+    with pytest.raises(ModelError, match="not a file"):
+        Index.load(run)
+
+
+@pytest.mark.parametrize("run", ["knn"], indirect=True)
+def test_an_interrupted_query_leaves_nothing_behind(run, monkeypatch):
+    index = Index.load(run)
+    before = index.predict(["red cat", "old dog by night"], 5)
+    for name in ("_largest", "entries_of"):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(f"longtail.shortlists.inverted.{name}", _interrupted)
+            index.predict(["grey owl in the garden"], 5)
+    after = index.predict(["red cat", "old dog by night"], 5)
+    np.testing.assert_array_equal(before.labels, after.labels)
+    np.testing.assert_array_equal(before.scores, after.scores)
+
+
+def _interrupted(*_):
+    raise KeyboardInterrupt

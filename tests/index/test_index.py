@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from index.conftest import NAMES, QUERIES, every
 from small import SMALL, board, short
 
+from longtail import predictions
 from longtail.artefact import build_artefact
 from longtail.data.dataset import from_rows
 from longtail.errors import DataError, ModelError
 from longtail.index import Index
 from longtail.labels.journal import FILE
-from longtail.model import Model
+from longtail.model import Model, read_config, write_config
 from longtail.pipeline import fit
 from longtail.predictions import Groups
-from longtail.types import label_matrix
+from longtail.shortlists.search import Search
+from longtail.types import Texts, label_matrix
 
 
 @pytest.mark.parametrize("run", ["knn", "frugal", "pairs", "mixed"], indirect=True)
@@ -118,6 +122,9 @@ def test_wrong_questions_say_what_to_do(run):
         (lambda: index.add([" "]), "no text"),
         (lambda: index.add(["a"], ["1", "2"]), "2 ids for 1"),
         (lambda: index.add(["\ud800"]), "Unicode"),
+        (lambda: index.add(["red\x1b[2J cat"]), "control"),
+        (lambda: index.predict(["cat", None]), "text 1 is of type NoneType"),
+        (lambda: index.model.predict([b"cat"]), "text 0 is of type bytes"),
         (index.undo, "no change"),
     ):
         with pytest.raises(DataError, match=message):
@@ -216,3 +223,104 @@ def test_labels_are_found_by_words(run):
 def test_a_description_is_plain_json(run):
     described = json.loads(json.dumps(Index.load(run).describe()))
     assert described["labels"] == 48 and described["points"] == 144 and described["name"] == run.name
+
+
+@every
+def test_texts_without_a_known_word_get_no_labels(run):
+    index = Index.load(run)
+    index.add(["blue parrot"])
+    for texts in (["", "xyzzy qwertz"], ["", "xyzzy qwertz"] * 50):
+        assert (index.predict(texts, 3).labels == -1).all()
+        assert (index.model.predict(texts, 3).labels == -1).all()
+    index.undo()
+    assert (index.predict(["", "xyzzy"] * 50, 3).labels == -1).all()
+
+
+@every
+def test_many_blocks_are_answered_as_one_by_one(run, monkeypatch, data):
+    index, texts = Index.load(run), data.train.texts.tolist()[:100]
+    alone = [index.predict([text], 4) for text in texts]
+    monkeypatch.setattr(predictions, "LEAST", 7)
+    monkeypatch.setattr(predictions, "MOST", 7)
+    for top in (index.predict(texts, 4), index.predict(texts[::-1], 4)):
+        rows = alone if top.labels[0].tolist() == alone[0].labels[0].tolist() else alone[::-1]
+        np.testing.assert_allclose(top.scores, np.concatenate([one.scores for one in rows]), atol=1e-5)
+    denied = index.predict(texts, 4, deny=[0, 5, 9])
+    assert not np.isin(denied.labels, [0, 5, 9]).any()
+    one_by_one = np.concatenate([index.predict([text], 4, deny=[0, 5, 9]).scores for text in texts])
+    np.testing.assert_allclose(denied.scores, one_by_one, atol=1e-5)
+
+
+def test_a_search_that_finds_too_little_is_not_chosen(run, monkeypatch):
+    monkeypatch.setattr("longtail.artefact.SMALL", 3)
+    whole = Search.found
+    config = read_config(run)  # without words, which find much by themselves
+    write_config(run, {**config, "recipe": config["recipe"] | {"lexical": None, "blend": None}})
+    monkeypatch.setattr(Search, "found", lambda self, texts, k: _halved(self, whole(self, texts, k)))
+    poor = build_artefact(run, search="hnsw")
+    assert poor.search == "hnsw" and poor.recall < poor.asked
+    assert build_artefact(run).search == "exact"
+    monkeypatch.setattr(Search, "found", whole)
+    assert build_artefact(run).search == "hnsw"
+
+
+def _halved(search, found):
+    """Lose everything that a graph finds."""
+    encoded, labels, scores = found
+    return (encoded, np.full_like(labels, -1), scores) if search.near is not None else found
+
+
+def test_raw_ids_are_given_once(run, data, tmp_path):
+    with pytest.raises(DataError, match="no raw ids"):
+        Index.load(run).add(["blue parrot"], ["p1"])
+    named = replace(data.train, labels=replace(data.labels, ids=Texts([f"id{n}" for n in range(len(NAMES))])))
+    fit("knn", named).save(tmp_path / "named")
+    index = Index.load(tmp_path / "named")
+    index.add(["blue parrot"], ["p1"])
+    for ids in (["p1"], ["id3"], ["p2", "p2"]):
+        with pytest.raises(DataError, match="already"):
+            index.add(["green parrot", "grey parrot"][: len(ids)], ids)
+    assert index.labels.ids[len(NAMES)] == "p1" and len(index.labels) == len(NAMES) + 1
+
+
+@pytest.mark.parametrize("run", ["knn"], indirect=True)
+def test_labels_that_are_removed_twice_come_back_by_one_undo(run):
+    index = Index.load(run)
+    index.remove([5])
+    index.remove([5, 5])
+    index.undo()
+    assert index.removed == frozenset()
+
+
+@pytest.mark.parametrize("run", ["knn"], indirect=True)
+def test_training_again_keeps_the_labels_that_were_added(run, data):
+    index = Index.load(run)
+    index.add(["blue parrot"])
+    index.model.save(run, force=True)
+    assert Index.load(run).predict(["parrot"], 1)[0][0][1] == "blue parrot"
+    other = from_rows({"train": (["red cat", "old dog"], [[0], [1]])}, label_texts=["cat", "dog"])
+    fit("knn", other.train).save(run, force=True)
+    assert len(Index.load(run).labels) == 2  # other labels: the numbers would mean something else
+
+
+@every
+def test_others_may_ask_while_labels_change(run):
+    index = Index.load(run)
+    stop, wrong = threading.Event(), []
+
+    def ask():
+        while not stop.is_set():
+            try:
+                for text in ("blue parrot", "red cat"):
+                    _ = index.predict([text], 3)[0]
+            except Exception as reason:
+                wrong.append(reason)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    for _ in range(15):
+        index.add(["blue parrot", "green parrot"])
+        index.undo()
+    stop.set()
+    asking.join()
+    assert wrong == []

@@ -28,6 +28,11 @@ class Double:
         self.calls: list[int] = []  # texts of each call
         self.gate = None  # an event that predictions wait for
 
+    damage = None
+
+    def verify(self):
+        pass
+
     @classmethod
     def load(cls, folder: Path):
         lines = (Path(folder) / "config.json").read_text().splitlines()

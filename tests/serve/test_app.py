@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
-import time
 
 import pytest
 from serve.conftest import ANIMALS, FREQUENCIES
 from serve.double import Double
 
-from longtail.serve.shelf import LOOK
+from longtail.errors import ModelError
 
 
 def animals(name="animals"):
@@ -166,20 +165,41 @@ def test_a_full_disk_is_507_and_changes_nothing(start):
 def test_labels_that_another_process_changed_are_taken_over(start):
     index = animals()
     client = start(index)
-    told = []
+    new = len(ANIMALS)
 
     def refresh():
-        told.append(True)
-        if len(index.labels) == len(ANIMALS):
+        if len(index.labels) == new:
             index.add(["green parrot"])
         return True
 
-    time.sleep(LOOK)
+    assert client.post("/v1/predict", json={"texts": ["parrot"], "allow": [new]}).status_code == 404
     index.refresh = refresh
+    assert predicted(client, "parrot", allow=[new]) == ["green parrot"]
     assert predicted(client, "parrot") == ["green parrot"]
-    for _ in range(20):
-        predicted(client, "parrot")
-    assert len(told) <= 5  # looked for now and then, not with every batch
+    assert client.post("/v1/predict", json={"texts": ["parrot"], "deny": [new + 1]}).status_code == 404
+
+
+def test_a_model_that_turns_out_damaged_is_not_ready_and_answers_nothing(start):
+    index = animals()
+    client = start(index)
+    assert client.get("/readyz").status_code == 200
+    index.damage = ModelError("weights.safetensors: changed since it was written; copy the folder again")
+
+    def predict(*_, **__):
+        raise index.damage
+
+    index.predict = predict
+    assert client.get("/readyz").status_code == 503
+    assert client.get("/healthz").status_code == 200
+    answer = client.post("/v1/predict", json={"texts": ["cat"]})
+    assert answer.status_code == 503 and "weights" not in answer.text
+
+
+def test_long_paths_are_refused(client):
+    for path in ("/v1/labels/" + "9" * 5000, "/" + "x" * 300):
+        for method in ("GET", "DELETE"):
+            answer = client.request(method, path)
+            assert answer.status_code == 414 and answer.json()["detail"]
 
 
 def test_paths_and_methods_that_do_not_exist(client):

@@ -64,7 +64,7 @@ def explain(
     from longtail.index import Index
     from longtail.labels.lookup import find_label
 
-    opened = Index.load(run)
+    opened = Index.load(run, verify=True)
     if label is None:
         best = opened.predict([text], 1).labels[0, 0]
         if best < 0:

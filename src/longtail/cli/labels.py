@@ -107,16 +107,16 @@ def _read(file: str) -> tuple[list[str], list[str] | None]:
     texts: list[str] = []
     ids: list[Any] = []
     if file == "-":
-        blocks = list(read_queries(sys.stdin.buffer, "standard input"))
+        blocks = list(read_queries(sys.stdin.buffer, "standard input", numbered=False))
     else:
         with Path(file).open("rb") as lines:
-            blocks = list(read_queries(lines, file))
+            blocks = list(read_queries(lines, file, numbered=False))
     for block in blocks:
         texts += block.texts
         ids += block.ids
     if not texts:
         raise DataError("no labels", file=file, remedy='write one a line: {"text": "..."}')
-    named = [own for number, own in enumerate(ids, 1) if own != number]  # a line without an id has its number
+    named = [own for own in ids if own is not None]
     if named and len(named) < len(ids):
         raise DataError("some lines have an id and some have none", file=file, remedy="give one to each, or to none")
     return texts, [str(own) for own in named] or None

@@ -102,7 +102,7 @@ def predict(
     from longtail.index import Index
     from longtail.labels.lookup import label_finder
 
-    index = Index.load(run)
+    index = Index.load(run, verify=True)
     find = label_finder(index.labels) if exclude_own else None
     if file == "-":
         for queries in read_queries(sys.stdin.buffer, "standard input", find):

@@ -29,11 +29,13 @@ class Queries(NamedTuple):
 Find = Callable[[str | int], int]  # returns the label that a line names, or raises a DataError
 
 
-def read_queries(lines: Iterable[bytes], name: str, find: Find | None = None) -> Iterator[Queries]:
+def read_queries(
+    lines: Iterable[bytes], name: str, find: Find | None = None, *, numbered: bool = True
+) -> Iterator[Queries]:
     """Yield blocks of queries. A line is a text, or a JSON object with `text` and perhaps `id` and `own`.
 
     Lines of a pipe or a terminal are yielded as they come. What stands before a bad line is yielded before the error.
-    `own` is read only with `find`.
+    `own` is read only with `find`. Lines without an id get their number, or None where they are not `numbered`.
 
     >>> list(read_queries([b"red cat", b'{"id": "q7", "text": "old dog"}'], "demo"))
     [Queries(ids=[1, 'q7'], texts=['red cat', 'old dog'], own=[None, None])]
@@ -45,8 +47,10 @@ def read_queries(lines: Iterable[bytes], name: str, find: Find | None = None) ->
             for raw in block:
                 number += 1
                 line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
-                for column, value in zip(found, _query(line, name, number, find), strict=True):
-                    column.append(value)
+                called, text, own = _query(line, name, number, find)
+                found.ids.append(number if called is None and numbered else called)
+                found.texts.append(text)
+                found.own.append(own)
         except DataError:
             if found.ids:
                 yield found
@@ -92,7 +96,7 @@ def _query(raw: bytes, name: str, number: int, find: Find | None) -> tuple[Any, 
         raise DataError(
             f"not UTF-8 ({reason.reason})", file=name, line=number, remedy="save the file as UTF-8"
         ) from None
-    return _object(line, name, number, find) if line.startswith("{") else (number, line, None)
+    return _object(line, name, number, find) if line.startswith("{") else (None, line, None)
 
 
 def _object(line: str, name: str, number: int, find: Find | None) -> tuple[Any, str, int | None]:
@@ -106,8 +110,8 @@ def _object(line: str, name: str, number: int, find: Find | None) -> tuple[Any, 
     text = value.get("text", value.get("title"))
     if not isinstance(text, str):
         raise DataError("no string under `text`", file=name, line=number, remedy='write {"text": "..."}')
-    called = value.get("id", value.get("uid", number))
-    if not isinstance(called, str | int):
+    called = value.get("id", value.get("uid"))
+    if not isinstance(called, str | int | None):
         raise DataError(f"id {called!r}", file=name, line=number, remedy="use a string or a whole number as id")
     return called, text.encode("utf-8", "replace").decode("utf-8"), _own(value.get("own"), name, number, find)
 

@@ -97,9 +97,10 @@ class Words:
         shape = (len(indptr) - 1, len(self))
         bags = sp.csr_array((ones, np.asarray(indices, np.int32), np.asarray(indptr, np.int32)), shape=shape)
         bags.sum_duplicates()
-        bags.data = (1 + np.log(bags.data)) * self.idf[bags.indices]
-        lengths = np.sqrt(np.asarray(bags.multiply(bags).sum(axis=1)).ravel())
-        bags.data = (bags.data / np.repeat(lengths, np.diff(bags.indptr))).astype(np.float32)
+        weights = (1 + np.log(bags.data.astype(np.float64))) * self.idf[bags.indices]  # as exact as `query`
+        sizes = np.diff(bags.indptr)
+        squares = np.bincount(np.repeat(np.arange(shape[0]), sizes), weights**2, shape[0])
+        bags.data = (weights / np.repeat(np.sqrt(squares), sizes)).astype(np.float32)
         return bags
 
     def query(self, text: str) -> tuple[Ints, Floats]:
@@ -111,11 +112,10 @@ class Words:
             if place is not None:
                 counts[place] = counts.get(place, 0) + 1
         words = np.fromiter(counts, np.int32, len(counts))
+        weights = self.idf[words].astype(np.float64)
         if len(counts) < sum(counts.values()):
-            weights = self.idf[words] * np.fromiter((1 + math.log(n) for n in counts.values()), np.float32, len(counts))
-        else:
-            weights = self.idf[words]
-        return words, weights / math.sqrt(float(weights @ weights)) if len(words) else weights
+            weights *= np.fromiter((1 + math.log(count) for count in counts.values()), np.float64, len(counts))
+        return words, (weights / (math.sqrt(float(weights @ weights)) or 1)).astype(np.float32)
 
     def save(self, folder: Path) -> None:
         """Write words.arrow and words.safetensors, or the same for pairs."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import erf
 
 from longtail.errors import ModelError
+from longtail.machine import product
 from longtail.types import Floats
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
@@ -28,8 +29,9 @@ class Head:
     activation: Activation
 
     def __call__(self, vectors: Floats) -> Floats:
-        """Pass vectors (N, D) through."""
-        inner = vectors @ self.weight.T + self.bias
+        """Pass vectors (N, D), or one (D,), through."""
+        inner = product(vectors, self.weight.T) if vectors.ndim == 2 else vectors @ self.weight.T
+        inner += self.bias
         if self.activation == "relu":
             np.maximum(inner, 0, out=inner)
         else:

@@ -20,13 +20,14 @@ from longtail import __version__
 from longtail.serve.access import Access
 from longtail.serve.batching import Batcher
 from longtail.serve.gauges import Gauges
-from longtail.serve.messages import SAFE, Receive, Scope, Send, answer_to
+from longtail.serve.messages import SAFE, Receive, Refusal, Scope, Send, answer_to
 from longtail.serve.openapi import document
 from longtail.serve.protocol import Index, opener
 from longtail.serve.routes import Routes, register
 from longtail.serve.settings import Settings
 from longtail.serve.shelf import Shelf
 
+PATH = 200  # characters of a path; those of the service are short, and numbers in them
 PAGE = Path(__file__).parent / "page"
 FILES = {  # path → file, content type
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -96,6 +97,8 @@ class Service:
     async def _respond(self, path: str, scope: Scope, receive: Receive, send: Send) -> int:
         """Answer a request and return the status."""
         try:
+            if len(path) > PATH:
+                raise Refusal(414, f"the path is longer than {PATH} characters")
             if path.startswith("/v1/"):
                 self.access.check(scope)
             if path != "/v1/predict" or scope["method"] != "POST":

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate, count, pairwise
 from typing import Any, NamedTuple, TypeVar
 
 from longtail.serve.gauges import Gauges
@@ -23,6 +23,7 @@ from longtail.serve.shelf import Served, Shelf
 Result = TypeVar("Result")
 Row = list[dict[str, Any]]
 BUSY = (b"retry-after", b"1")
+BATCH, CALL, LAST = range(3)  # what is done first
 
 
 class Wish(NamedTuple):
@@ -60,7 +61,8 @@ class Batcher:
         self._calls = 0  # waiting calls
         self._busy = False
         self._closed = False
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._work: queue.PriorityQueue[tuple[int, int, Callable[[], None] | None]] = queue.PriorityQueue()
+        self._number = count()
         self._thread = threading.Thread(target=self._run, name="longtail-index", daemon=True)
         self._loop: asyncio.AbstractEventLoop
 
@@ -74,7 +76,7 @@ class Batcher:
         self._closed = True
         while self._texts or self._calls or self._busy:
             await asyncio.sleep(0.01)
-        self._work.put(None)
+        self._put(LAST, None)
         await asyncio.to_thread(self._thread.join)
 
     @property
@@ -109,7 +111,7 @@ class Batcher:
                 self._loop.call_soon_threadsafe(self._called)
 
         self._calls += 1
-        self._work.put(work)
+        self._put(CALL, work)
         return await self._in_time(done)
 
     def _admit(self, full: bool) -> None:
@@ -150,7 +152,7 @@ class Batcher:
         batch = self._take()
         self._busy = bool(batch)
         if batch:
-            self._work.put(lambda: self._predict(batch))
+            self._put(BATCH, lambda: self._predict(batch))
 
     def _take(self) -> list[Part]:
         """Take the oldest request and those that ask the same way: (request, first text, end)."""
@@ -177,8 +179,12 @@ class Batcher:
 
     def _run(self) -> None:
         """Work in the thread until told to stop."""
-        while (work := self._work.get()) is not None:
+        while (work := self._work.get()[2]) is not None:
             work()
+
+    def _put(self, rank: int, work: Callable[[], None] | None) -> None:
+        """Line work up: a batch goes before calls that wait, and while the next one is made up a call is answered."""
+        self._work.put((rank, next(self._number), work))
 
     def _predict(self, batch: list[Part]) -> None:
         """Predict a batch, in the thread; if it fails, each request by itself, so that one cannot spoil the others."""

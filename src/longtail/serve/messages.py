@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
-from longtail.errors import DataError, ResourceError
+from longtail.errors import DataError, ModelError, ResourceError
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -76,6 +76,9 @@ def answer_to(reason: Exception) -> Answer:
     if isinstance(reason, ResourceError) or (isinstance(reason, OSError) and reason.errno in FULL):
         log.error("no space or memory: %s", reason)
         return Refusal(507, "no space left on the service's side; nothing was changed").answer
+    if isinstance(reason, ModelError):
+        log.error("%s", reason)
+        return Refusal(503, "the model cannot be used; the log of the service has more").answer
     log.error("a request failed", exc_info=reason)
     return Refusal(500, "an unexpected error; the log of the service has more").answer
 

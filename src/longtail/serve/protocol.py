@@ -36,6 +36,13 @@ class Index(Protocol):
     def frequencies(self) -> NDArray[Any]:
         """Training points of each label, (L,)."""
 
+    @property
+    def damage(self) -> Exception | None:
+        """What is wrong with the files of the model, if that was found after it was opened."""
+
+    def verify(self) -> None:
+        """Compare every file with its checksum, or raise."""
+
     def predict(
         self,
         texts: Sequence[str],

@@ -58,7 +58,10 @@ class Routes:
                 422, f"at most {limits.texts} texts of {limits.length} characters and k of {limits.k} at once"
             )
         served = self.shelf.find(asked.model)
-        allow, deny = _known(served.index, asked.allow), _known(served.index, asked.deny)
+        named = max([*(asked.allow or ()), *(asked.deny or ())], default=-1)
+        if named >= len(served.index.labels):  # unless it has just been added
+            await self.batcher.call(lambda: _existing(served.index, named))
+        allow, deny = (None if labels is None else tuple(labels) for labels in (asked.allow, asked.deny))
         rows = await self.batcher.predict(
             Wish(served.name, asked.k, asked.threshold, allow, deny, asked.details), texts
         )
@@ -168,6 +171,8 @@ class Routes:
         """Say whether requests are taken."""
         if not self.batcher.accepting:
             raise Refusal(503, "the service is stopping")
+        if self.shelf.damage() is not None:
+            raise Refusal(503, "a model is damaged; the log of the service has more")
         return Answer(encode({"status": "ready"}))
 
 
@@ -213,13 +218,6 @@ def _existing(index: Index, label: int) -> int:
 def _count(index: Index) -> int:
     """Count the labels that can be predicted."""
     return len(index.labels) - len(index.removed)
-
-
-def _known(index: Index, labels: list[int] | None) -> tuple[int, ...] | None:
-    """Return labels that all exist, or refuse them."""
-    if labels:
-        _existing(index, max(labels))
-    return None if labels is None else tuple(labels)
 
 
 Handler = Callable[[Scope, Receive], Awaitable[Answer]]

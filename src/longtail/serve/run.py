@@ -53,6 +53,8 @@ def listen(settings: Settings) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if settings.workers > 1:
+            if settings.port and multiprocessing.parent_process() is None:
+                _taken(family, settings)  # workers share the port, but not with another service
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((settings.host.strip("[]"), settings.port))
     except OSError as reason:
@@ -62,6 +64,13 @@ def listen(settings: Settings) -> socket.socket:
             "choose another --port, or stop what listens there"
         ) from None
     return listener
+
+
+def _taken(family: int, settings: Settings) -> None:
+    """Raise an OSError if somebody listens at the port."""
+    with socket.socket(family, socket.SOCK_STREAM) as alone:
+        alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        alone.bind((settings.host.strip("[]"), settings.port))
 
 
 def serve(settings: Settings, listener: socket.socket, *, started: Callable[[], None] = lambda: None) -> int:

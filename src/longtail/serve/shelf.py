@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from longtail.types import TopK
 
 log = logging.getLogger("longtail.serve")
 BINS = ("head", "torso", "tail")
-LOOK = 0.1  # seconds between two looks for changed labels
 WATCH = 0.5  # seconds between two looks for a replaced folder
 
 
@@ -83,7 +81,6 @@ class Shelf:
                 name += "'"
             self.models[name] = Served(name, folder, index, stamp)
         self.count()
-        self._looked = time.monotonic()
 
     def find(self, name: str | None) -> Served:
         """Find a model by name; the first one has no need of a name."""
@@ -95,10 +92,6 @@ class Shelf:
 
     def refresh(self) -> None:
         """Take over labels that another process changed. Called in the thread that uses the indexes."""
-        now = time.monotonic()
-        if now - self._looked < LOOK:
-            return
-        self._looked = now
         for served in self.models.values():
             try:
                 served.index.refresh()
@@ -120,13 +113,23 @@ class Shelf:
                 continue
             served.stamp = stamp  # a bad folder is reported once, and tried again when it changes again
             try:
-                served.index = await asyncio.to_thread(self._opener, served.folder)
+                served.index = await asyncio.to_thread(self._whole, served.folder)
             except Exception as reason:  # whatever the folder holds, the service goes on
                 log.error("%s: not reloaded, the old model stays: %s", served.folder, reason)
                 self._gauges.reloads.labels(served.name, "failed").inc()
                 continue
             log.info("%s: reloaded", served.folder)
             self._gauges.reloads.labels(served.name, "done").inc()
+
+    def _whole(self, folder: Path) -> Index:
+        """Open a folder and compare all its files first: the model in service can wait."""
+        index = self._opener(folder)
+        index.verify()
+        return index
+
+    def damage(self) -> Exception | None:
+        """Tell what is wrong with a model in service."""
+        return next((served.index.damage for served in self.models.values() if served.index.damage), None)
 
     def count(self) -> None:
         """Publish how many labels there are."""

@@ -24,6 +24,7 @@ from longtail.types import Floats, Ints, Progress
 
 LINKS, BUILD = 32, 200  # M and efConstruction
 LEVELS = 32  # most levels that a graph can have
+BEST = 5  # labels that a reach is chosen for; for more it grows with their number
 BLOCK = 8192  # labels that are linked between two signs of progress
 
 
@@ -42,7 +43,7 @@ class Graph:
     levels: Ints  # (L,) on how many levels each label stands
     entry: int
     links: int
-    reach: int = 64  # efSearch: how many are kept in sight
+    reach: int = 64  # efSearch: how many are kept in sight, for the BEST labels
 
     @classmethod
     def build(
@@ -100,9 +101,9 @@ class Graph:
             added[:, 0] = 1
             queries = np.concatenate([queries, added], axis=1)
         faiss = _faiss()
-        if threads() == 1:  # of its own; faiss counts them for each thread that calls it
+        if threads() == 1:  # this thread shares the cores with others; faiss is to start none for it
             faiss.omp_set_num_threads(1)
-        settings = faiss.SearchParametersHNSW(efSearch=max(self.reach, n))
+        settings = faiss.SearchParametersHNSW(efSearch=max(n, further(self.reach, n)))
         queries = np.ascontiguousarray(queries, np.float32)
         scores, found = self.index.search(queries, min(n, len(self.levels)), params=settings)
         return found, scores
@@ -143,6 +144,15 @@ class Graph:
             if (levels[some[some >= 0]] <= level).any():
                 return False
         return True
+
+
+def further(reach: int, n: int) -> int:
+    """Tell how far to look for n labels.
+
+    >>> further(12, 5), further(12, 1), further(12, 20)
+    (12, 12, 48)
+    """
+    return max(reach, reach * n // BEST)
 
 
 def _extended(vectors: Floats, bias: Floats) -> Floats:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -46,6 +45,17 @@ class Scratch(threading.local):
         return self.held[size]
 
 
+class Copies:
+    """The lists of those groups that a batch was looked for in, as the product wants them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.held: dict[int, sp.csr_matrix] = {}
+
+    def __reduce__(self) -> tuple[type[Copies], tuple[()]]:
+        return Copies, ()  # made again where they are needed
+
+
 @dataclass(frozen=True, eq=False)
 class Inverted:
     """Groups of rows (R, V) with non-negative entries, and the list of every word in each group.
@@ -59,6 +69,7 @@ class Inverted:
     groups: tuple[sp.csr_array, ...]  # (R_g, V) each
     lists: tuple[sp.csr_array, ...]  # (V, R_g) each
     scratch: Scratch = field(default_factory=Scratch, repr=False)
+    copies: Copies = field(default_factory=Copies, repr=False)
 
     @classmethod
     def build(cls, *groups: sp.csr_array) -> Inverted:
@@ -82,17 +93,17 @@ class Inverted:
         ]
         if not held or n < 1:
             return np.zeros(0, np.int64), np.zeros(0, np.float32)
-        sums = self.scratch.zeros(lists.shape[1])
-        rows = np.concatenate([listed for listed, _ in held])
-        np.add.at(sums, rows, np.concatenate([parts for _, parts in held]))
-        favour = sums.take(rows)
-        sums[rows] = 0
-        wide = n + SPARE
-        rows, favour = _largest(rows, favour, wide * len(held))  # a row stands once in a list at most: these hold wide
-        places = np.arange(len(rows), dtype=np.float32)
-        sums[rows] = places  # the last place of each row stays
-        last = sums.take(rows) == places
-        sums[rows] = 0
+        sums, wide = self.scratch.zeros(lists.shape[1]), n + SPARE
+        read = np.concatenate([listed for listed, _ in held])
+        try:
+            np.add.at(sums, read, np.concatenate([parts for _, parts in held]))
+            # A row stands once in a list at most, so among so many places there are enough rows.
+            rows, favour = _largest(read, sums.take(read), wide * len(held))
+            places = np.arange(len(rows), dtype=np.float32)
+            sums[rows] = places  # the last place of each row stays
+            last = sums.take(rows) == places
+        finally:
+            sums[read] = 0
         rows = np.sort(_largest(rows[last], favour[last], wide)[0])
         exact = self.similarity(group, words, weights, rows)
         order = np.argsort(-exact, kind="stable")[:n]  # rows ascend: the smaller of equals is first
@@ -104,9 +115,11 @@ class Inverted:
         matrix, query = self.groups[group], self.scratch.zeros(self.groups[group].shape[1])
         entries, sizes = entries_of(matrix, rows)
         ends = np.cumsum(sizes)
-        query[words] = weights
-        shares = np.multiply(matrix.data.take(entries), query.take(matrix.indices.take(entries)), dtype=np.float64)
-        query[words] = 0
+        try:
+            query[words] = weights
+            shares = np.multiply(matrix.data.take(entries), query.take(matrix.indices.take(entries)), dtype=np.float64)
+        finally:
+            query[words] = 0
         before = np.concatenate([[0.0], np.cumsum(shares)])
         rounded: Floats = np.round(before[ends] - before[ends - sizes], 6).astype(np.float32)
         return rounded
@@ -124,6 +137,7 @@ class Inverted:
         for start in range(0, queries.shape[0], BLOCK):
             block = queries[start : start + BLOCK]
             lead = sp.csr_matrix(self._leading(group, block))
+            # It holds Python's lock, so all cores work for it, also where other threads share them.
             product = sp_matmul_topn(lead, lists, top_n=n + SPARE, threshold=0.0, sort=False, n_threads=cores())
             asked = np.repeat(np.arange(block.shape[0]), np.diff(product.indptr))
             product.data = self.pairs(group, block, asked, product.indices)
@@ -135,16 +149,12 @@ class Inverted:
 
     def _lists(self, group: int) -> sp.csr_matrix:
         """Return the lists of a group for the product, which wants writable arrays, narrow indices and this class."""
-        if group not in self._held:
-            held = self.lists[group]
-            parts = np.array(held.data), held.indices.astype(np.int32), np.array(held.indptr)
-            self._held[group] = sp.csr_matrix(parts, shape=held.shape)
-        return self._held[group]
-
-    @cached_property
-    def _held(self) -> dict[int, sp.csr_matrix]:
-        """The lists of those groups that a batch was looked for in."""
-        return {}
+        with self.copies.lock:
+            if group not in self.copies.held:
+                held = self.lists[group]
+                parts = np.array(held.data), held.indices.astype(np.int32), np.array(held.indptr)
+                self.copies.held[group] = sp.csr_matrix(parts, shape=held.shape)
+            return self.copies.held[group]
 
     def _leading(self, group: int, queries: sp.csr_array) -> sp.csr_array:
         """Keep the words of each query whose lists are read."""

@@ -22,7 +22,7 @@ from longtail.errors import DataError, RecipeError
 from longtail.files import matrix_arrays, matrix_of, read_arrays, write_arrays
 from longtail.recipe import Part, record
 from longtail.shortlists.inverted import Inverted, entries_of
-from longtail.types import Floats, Ints, LabelMatrix, Texts, TopK, best_of, contains, rows_of
+from longtail.types import Floats, Ints, LabelMatrix, TopK, best_of, contains, rows_of
 
 NEIGHBOURS, POWERS, SHARES = (5, 10, 20, 40), (1.0, 2.0, 4.0, 8.0), tuple(np.linspace(0, 1, 21).round(2).tolist())
 MIDDLE = 0.4  # the share at which neighbours and power are compared
@@ -98,14 +98,14 @@ class LexicalIndex:
     targets: LabelMatrix  # (N, L)
     settings: Lexical
 
-    def top(self, texts: list[str], k: int, names: Texts | None = None) -> TopK:
+    def top(self, texts: list[str], k: int) -> TopK:
         """Score the k best labels of each text; a single text takes the quick way."""
         if len(texts) == 1:
             labels, scores = self.one(texts[0], k)
             row, values = np.full((1, k), -1, np.int32), np.full((1, k), -np.inf, np.float32)
             row[0, : len(labels)], values[0, : len(labels)] = labels, scores
-            return TopK(row, values, names)
-        return best_of(self.scores(texts, k), k, names)
+            return TopK(row, values)
+        return best_of(self.scores(texts, k), k)
 
     def one(self, text: str, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Score the k best labels of one text."""

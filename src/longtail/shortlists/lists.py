@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from longtail.errors import ModelError
 from longtail.labels.tree import Clusters
 from longtail.shortlists.exact import largest, unit
+from longtail.shortlists.hnsw import further
 from longtail.types import Floats, Progress
 
 SHARE = 4  # times the root of the labels: so many clusters
@@ -36,7 +37,7 @@ class Lists:
 
     middles: Floats  # (M, D)
     clusters: Clusters
-    reach: int = 1  # clusters that are looked into
+    reach: int = 1  # clusters that are looked into, for the BEST labels
 
     @classmethod
     def build(cls, vectors: Floats, *, progress: Progress | None = None) -> Lists:
@@ -62,7 +63,7 @@ class Lists:
     def labels(self, query: Floats, n: int) -> NDArray[np.int64]:
         """List the labels of the clusters nearest to an encoded text, at least n where there are, ascending."""
         starts, members, near = self.clusters.starts, self.clusters.members, self.middles @ query
-        best, _ = largest(near, self.reach)
+        best, _ = largest(near, min(further(self.reach, n), len(near)))
         if (starts[best + 1] - starts[best]).sum() < n:
             best = np.argsort(-near, kind="stable")
             best = best[: np.searchsorted(np.cumsum(starts[best + 1] - starts[best]), n) + 1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +21,7 @@ from scipy.special import expit
 from longtail.encoders.head import Arrays
 from longtail.files import matrix_arrays, matrix_of
 from longtail.recipe import record
-from longtail.shortlists.nearest import centroids, fused, nearest
+from longtail.shortlists.nearest import Find, among, centroids, fused
 from longtail.shortlists.pool import Pool
 from longtail.types import Floats, LabelMatrix
 
@@ -59,11 +60,21 @@ class NearGuide:
         """List what is near each vector (N, L); entries are the fused similarities."""
         keep = min(self.settings.keep, len(self.centroids))
         # Fewer labels than are kept: with a small gamma, labels that only points bring would otherwise never get in.
-        by_label = nearest(vectors, self.centroids, max(1, round(0.75 * keep)))
-        by_point = nearest(vectors, self.points, min(self.settings.points, len(self.points)))
+        by_label = self._labels(vectors, max(1, round(0.75 * keep)))
+        by_point = self._points(vectors, min(self.settings.points, len(self.points)))
         found = fused(by_label, by_point, self.targets, self.settings.gamma, keep)
         found.sort_indices()
         return found
+
+    @cached_property
+    def _labels(self) -> Find:
+        """Finds the nearest labels."""
+        return among(self.centroids)
+
+    @cached_property
+    def _points(self) -> Find:
+        """Finds the nearest points."""
+        return among(self.points)
 
     def combined(self, by_rows: Floats, found: sp.csr_array) -> Floats:
         """Mix the sigmoid of both scores, each divided by the largest of its text."""

@@ -7,6 +7,7 @@ References: [Astec]; methods §4.3.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ CROWD = 7500  # a label with more points may have several centroids
 GAMMA, KEEP = 0.075, 500  # the weight of points, and the labels kept of each shortlist
 
 Hits = tuple[Ints, Floats]  # (N, k) rows, -1 where there is none, and their similarities
+Find = Callable[[Floats, int], Hits]
 
 
 def nearest(queries: Floats, rows: Floats, k: int, *, cosine: bool = True, exact: bool | None = None) -> Hits:
@@ -37,13 +39,21 @@ def nearest(queries: Floats, rows: Floats, k: int, *, cosine: bool = True, exact
     >>> nearest(np.array([[2, 1]], np.float32), np.array([[0, 9], [1, 0], [1, 1]], np.float32), 2)[0].tolist()
     [[2, 1]]
     """
-    if queries.shape[1:] != rows.shape[1:]:
-        raise DataError(f"queries {queries.shape}, rows {rows.shape}", remedy="give both the same dimensions")
-    if cosine:
-        queries, rows = unit(queries), unit(rows)
-    if exact if exact is not None else len(rows) <= EXACT:
-        return top_products(queries, rows, k)
-    return Neighbours(rows).nearest(queries, k)
+    return among(rows, cosine=cosine, exact=exact)(queries, k)
+
+
+def among(rows: Floats, *, cosine: bool = True, exact: bool | None = None) -> Find:
+    """Make ready to find rows again and again, as `nearest` does."""
+    held = unit(rows) if cosine else rows
+    graph = None if (exact if exact is not None else len(rows) <= EXACT) else Neighbours(held)
+
+    def find(queries: Floats, k: int) -> Hits:
+        if queries.shape[1:] != rows.shape[1:]:
+            raise DataError(f"queries {queries.shape}, rows {rows.shape}", remedy="give both the same dimensions")
+        asked = unit(queries) if cosine else queries
+        return top_products(asked, held, k) if graph is None else graph.nearest(asked, k)
+
+    return find
 
 
 class Neighbours:

@@ -18,11 +18,10 @@ from longtail.shortlists.exact import largest, top_products
 from longtail.shortlists.hnsw import Graph
 from longtail.shortlists.lists import Lists
 from longtail.shortlists.stored import Stored
-from longtail.shortlists.vectors import VectorIndex
+from longtail.shortlists.vectors import VectorIndex, answered
 from longtail.types import Floats, Ints
 
 DEEP = 2000  # for more labels than that all are looked at
-BLOCK = 1024  # texts that are encoded at once
 ROWS = 16384  # label rows that are made floats at once
 
 
@@ -35,20 +34,26 @@ class Search:
     near: Graph | Lists | None = None  # leads to most of the best; without it all are looked at
 
     @property
+    def shares(self) -> bool:
+        """Whether several threads may search side by side: torch and products with all labels have their own."""
+        return self.near is not None and not self.vectors.encoding.needs_torch
+
+    @property
     def guided(self) -> bool:
         """Whether the model has a way of its own to candidates."""
         return self.vectors.guide is not None
 
     def encode(self, texts: Sequence[str]) -> Floats:
         """Encode texts, ready for the product with label vectors: (N, D)."""
-        blocks = (texts[start : start + BLOCK] for start in range(0, max(1, len(texts)), BLOCK))
-        return np.concatenate([self.vectors.encode(self.vectors.encoding.inputs(block)) for block in blocks])
+        return self.vectors.encoded(texts)
 
     def encode_one(self, text: str, words: Ints, weights: Floats) -> Floats:
         """Encode one text, given with its bag: (D,)."""
         encoding, head = self.vectors.encoding, self.vectors.head
         if not isinstance(encoding, BagEncoding):
             return np.asarray(self.encode([text])[0], np.float32)
+        if len(words) == 0:
+            return np.zeros(encoding.vectors.shape[1], np.float32)
         vector: Floats = weights @ encoding.vectors.take(words, axis=0)
         if encoding.relu:
             np.maximum(vector, 0, out=vector)
@@ -60,7 +65,9 @@ class Search:
         return vector
 
     def one(self, text: str, query: Floats, n: int) -> tuple[NDArray[Any], Floats]:
-        """Find the n best labels of one encoded text, best first."""
+        """Find the n best labels of one encoded text, best first; none where no word is known."""
+        if not query.any():
+            return np.zeros(0, np.int64), np.zeros(0, np.float32)
         if self.guided:
             labels, scores = self.vectors.top([text], n)
             held = labels[0] >= 0
@@ -73,15 +80,15 @@ class Search:
 
     def _led(self, query: Floats, n: int) -> tuple[NDArray[Any], Floats]:
         """Find the n best labels of an encoded text where the graph or the clusters lead."""
-        if isinstance(self.near, Graph):
+        if isinstance(self.near, Lists):
+            found = self.near.labels(query, n)
+        elif self.near is not None:
             found, scores = (part[0] for part in self.near.nearest(query[None], n))
             if found[-1] < 0:
                 scores, found = scores[found >= 0], found[found >= 0]
             if self._shared:
                 return found, scores
             found = np.sort(found)
-        else:
-            found = self.near.labels(query, n) if self.near is not None else np.arange(len(self.labels))
         places, scores = largest(self.some(query, found), n)
         return found[places], scores
 
@@ -96,14 +103,14 @@ class Search:
 
     def top(self, texts: Sequence[str], k: int) -> tuple[Ints, Floats]:
         """Find the k best labels of many texts; places without one hold -1."""
-        return self.vectors.top(texts, k) if self.guided else self._top(self.encode(texts), k)
+        return self.vectors.top(texts, k) if self.guided else self.found(texts, k)[1:]
 
     def found(self, texts: Sequence[str], k: int) -> tuple[Floats, Ints, Floats]:
         """Encode texts, find their best labels, and multiply both: (N, D), (N, k), (N, k)."""
         if self.guided:
             return self.vectors.found(texts, k)
         encoded = self.encode(texts)
-        return encoded, *self._top(encoded, k)
+        return encoded, *answered(encoded, *self._top(encoded, k))
 
     def _top(self, queries: Floats, k: int) -> tuple[Ints, Floats]:
         """Find the k best labels of encoded texts."""

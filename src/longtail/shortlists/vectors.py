@@ -35,6 +35,17 @@ POINTS = 1024  # texts scored at once
 MORE = 50  # labels that are looked at beyond those asked for, where their order may still change
 
 
+def known(vectors: Floats) -> NDArray[np.bool_]:
+    """Tell which encoded texts have anything to go by: (N, 1)."""
+    return np.asarray(vectors.any(axis=1, keepdims=True), np.bool_)
+
+
+def answered(vectors: Floats, labels: Ints, scores: Floats) -> tuple[Ints, Floats]:
+    """Leave texts without a known word without labels."""
+    held = known(vectors)
+    return np.where(held, labels, np.int32(-1)), np.where(held, scores, np.float32(-np.inf))
+
+
 @dataclass(frozen=True, eq=False)
 class VectorIndex:
     """The encoder, the head before the label rows, and one vector per label."""
@@ -63,6 +74,11 @@ class VectorIndex:
             some = slice(start, min(start + POINTS, len(texts)))
             yield some, self.encoding.encode(self.encoding.inputs(texts[some]))  # type: ignore[arg-type]
 
+    def encoded(self, texts: Sequence[str]) -> Floats:
+        """Encode texts, ready for the product with label vectors: (N, D), zero where no word is known."""
+        made = [np.where(known(vectors), self._headed(vectors), np.float32(0)) for _, vectors in self.blocks(texts)]
+        return np.concatenate(made) if made else np.zeros((0, self.labels.shape[1]), np.float32)
+
     def top(self, texts: Sequence[str], k: int) -> tuple[Ints, Floats]:
         """Find the k best labels of each text; equal scores go to the smaller label, places without one hold -1."""
         k = min(k, len(self.labels))
@@ -75,7 +91,7 @@ class VectorIndex:
                 if self.second is not None:
                     best = best_of(self.second.ranked(texts[some], best.labels, best.scores), k)
                 labels, scores = best.labels, best.scores
-            found[some, : labels.shape[1]], values[some, : labels.shape[1]] = labels, scores
+            found[some, : labels.shape[1]], values[some, : labels.shape[1]] = answered(vectors, labels, scores)
         return found, values
 
     def _guided(self, vectors: Floats) -> sp.csr_array:
@@ -98,10 +114,9 @@ class VectorIndex:
 
     def found(self, texts: Sequence[str], k: int) -> tuple[Floats, Ints, Floats]:
         """Encode texts, find their best labels, and multiply both: (N, D), (N, k), (N, k)."""
-        encoded = [self._headed(vectors) for _, vectors in self.blocks(texts)]
-        whole = np.concatenate(encoded) if encoded else np.zeros((0, self.labels.shape[1]), np.float32)
+        whole = self.encoded(texts)
         if self.guide is None:
-            return whole, *top_products(whole, self.labels, k, bias=self.bias)
+            return whole, *answered(whole, *top_products(whole, self.labels, k, bias=self.bias))
         labels, scores = self.top(texts, k + MORE)  # the scores of a guide are of another kind
         rows, places = np.nonzero(labels >= 0)
         scores[rows, places] = self.pairs(whole, rows, labels[rows, places])
