@@ -169,9 +169,9 @@ class Index:
     def _curve(self) -> Any:
         """Return what turns scores into probabilities."""
         if self.model.probabilities is None:
-            raise ModelError(
-                f"{self.name}: no points were held out when it was trained, so scores are not probabilities; "
-                "train a recipe that chooses on held-out points (knn, frugal)"
+            raise DataError(
+                f"{self.name}: no points were held out when it was trained, so scores are not probabilities",
+                remedy="train a recipe that chooses on held-out points (knn, frugal)",
             )
         return self.model.probabilities
 

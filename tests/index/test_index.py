@@ -101,7 +101,7 @@ def test_probabilities_rise_with_scores(run):
 def test_a_model_without_held_out_points_says_so(tmp_path):
     few = from_rows({"train": (["red cat", "old dog"], [[0], [1]])}, label_texts=["cat", "dog"])
     fit("knn", few.train).save(tmp_path / "run")
-    with pytest.raises(ModelError, match="held out"):
+    with pytest.raises(DataError, match="held out"):
         Index.load(tmp_path / "run").predict(["cat"], probabilities=True)
 
 

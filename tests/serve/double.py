@@ -40,7 +40,9 @@ class Double:
             raise DataError("empty", file=folder)
         return cls(lines[0], lines[1:])
 
-    def predict(self, texts, k=5, *, threshold=None, allow=None, deny=None):
+    def predict(self, texts, k=5, *, threshold=None, allow=None, deny=None, probabilities=False):
+        if probabilities:
+            raise DataError("scores are not probabilities", remedy="train a recipe that holds points out")
         self.calls.append(len(texts))
         if self.gate is not None:
             assert self.gate.wait(10)

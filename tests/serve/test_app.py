@@ -195,6 +195,19 @@ def test_a_model_that_turns_out_damaged_is_not_ready_and_answers_nothing(start):
     assert answer.status_code == 503 and "weights" not in answer.text
 
 
+def test_probabilities_are_told_or_refused(start):
+    index = animals()
+    client = start(index)
+    answer = client.post("/v1/predict", json={"texts": ["cat"], "probabilities": True})
+    assert answer.status_code == 422 and "not probabilities" in answer.json()["detail"]
+    seen = []
+    plain = index.predict
+    index.predict = lambda *asked, probabilities, **more: (seen.append(probabilities), plain(*asked, **more))[1]
+    for wanted in (True, False):
+        assert client.post("/v1/predict", json={"texts": ["cat"], "probabilities": wanted}).status_code == 200
+    assert seen == [True, False]
+
+
 def test_long_paths_are_refused(client):
     for path in ("/v1/labels/" + "9" * 5000, "/" + "x" * 300):
         for method in ("GET", "DELETE"):

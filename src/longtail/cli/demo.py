@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from longtail.cli.console import progress, say, table
+from longtail.cli.models import draw_truth
 from longtail.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -76,7 +78,9 @@ def _demo(out: Path, k: int) -> None:
     _print_examples(found, list(pair))
     curves = {title: losses[name] for title, name in pair.items() if losses[name]}
     try:
-        write_report(out / "report.html", data, results, found, curves)
+        write_report(
+            out / "report.html", data, results, found, curves, partial(draw_truth, models["frugal"], data.test)
+        )
         say(f"wrote {out / 'report.html'}")
     except MissingExtra as reason:
         say(f"no report: {reason}")
@@ -117,7 +121,12 @@ def _print_examples(found: Examples, titles: list[str]) -> None:
 
 
 def write_report(
-    path: Path, data: Dataset, results: dict[str, Evaluation], found: Examples, curves: dict[str, list[float]]
+    path: Path,
+    data: Dataset,
+    results: dict[str, Evaluation],
+    found: Examples,
+    curves: dict[str, list[float]],
+    truth: Callable[[Path], None] | None = None,
 ) -> None:
     """Write the same as one page, with pictures."""
     from longtail.labels.propensity import frequencies
@@ -137,7 +146,7 @@ def write_report(
     plain, gandalf = results["frugal-plain"], results["frugal"]
     recalls = {"without Gandalf": _recalls(plain), "with Gandalf": _recalls(gandalf)}
     groups = [f"{part.name}\n{part.labels:,} labels" for part in gandalf.bins]
-    drawings = {
+    drawings: dict[str, Callable[[Path], None]] = {
         f"Head, torso and tail hold about equally many pairs: {BINS}.": partial(
             draw_groups, groups, recalls, title="Who gains from Gandalf", unit="recall at 5, %"
         ),
@@ -149,6 +158,8 @@ def write_report(
         drawings["The mean loss of each epoch; with Gandalf there are more points and soft targets."] = partial(
             draw_curves, curves, title="Training", unit="loss"
         )
+    if truth is not None:
+        drawings["Probabilities: of the labels that got one, how many were right."] = truth
     page.heading("Pictures")
     page.pictures(drawings)
     page.heading("Ten predictions")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from longtail.index import Index
     from longtail.metrics import Evaluation
     from longtail.model import Model
+    from longtail.types import TopK
 
 Run = Annotated[Path, typer.Argument(help="A model folder that `longtail train` wrote.")]
 Data = Annotated[Path, typer.Option("--data", "-d", help="A data set: a folder or one file in any format.")]
@@ -90,6 +93,10 @@ def predict(
         str, typer.Argument(help="Texts, one a line, or JSON lines with `text` and `id`; - is standard input.")
     ] = "-",
     k: Annotated[int, typer.Option("--k", "-k", min=1, max=1000, help="Labels per text.")] = 5,
+    threshold: Annotated[float | None, typer.Option(help="Leave out labels with a lower score.")] = None,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Scores are the share of such predictions that are right.")
+    ] = False,
     exclude_own: Annotated[
         bool,
         typer.Option(
@@ -104,16 +111,17 @@ def predict(
 
     index = Index.load(run, verify=True)
     find = label_finder(index.labels) if exclude_own else None
+    ask = partial(index.predict, k=k, threshold=threshold, probabilities=probabilities)
     if file == "-":
         for queries in read_queries(sys.stdin.buffer, "standard input", find):
-            _print_predictions(index, queries, k)
+            _print_predictions(index, ask, queries)
         return
     with Path(file).open("rb") as lines:
         for queries in read_queries(lines, file, find):
-            _print_predictions(index, queries, k)
+            _print_predictions(index, ask, queries)
 
 
-def _print_predictions(index: Index, queries: Queries, k: int) -> None:
+def _print_predictions(index: Index, ask: Callable[..., TopK], queries: Queries) -> None:
     """Print the predictions of one block of texts."""
     import numpy as np
 
@@ -124,7 +132,7 @@ def _print_predictions(index: Index, queries: Queries, k: int) -> None:
         starts = np.cumsum([0, *(own is not None for own in queries.own)])
         labels = np.array([own for own in queries.own if own is not None])
         exclude = label_matrix(starts, labels, (len(queries.own), len(index.labels)))
-    top = index.predict(queries.texts, k, exclude=exclude)
+    top = ask(queries.texts, exclude=exclude)
     for row, called in enumerate(queries.ids):
         emit({"id": called, "labels": [_label(index, *found) for found in top[row]]})
 
@@ -167,7 +175,7 @@ def evaluate(
         model = Model.load(run)
         result = measure(model, loaded[split], bins=bins, propensity=constants)
     if reliability is not None:
-        _draw_reliability(model, loaded[split], reliability)
+        draw_truth(model, loaded[split], reliability)
         say(f"wrote {reliability}")
     if json:
         emit(result.to_dict())
@@ -175,7 +183,7 @@ def evaluate(
         show_evaluation(f"{run} on {loaded.name}, {split}", result)
 
 
-def _draw_reliability(model: Model, split: Split, path: Path) -> None:
+def draw_truth(model: Model, split: Split, path: Path) -> None:
     """Draw how often predictions of each probability are right."""
     from longtail.errors import ModelError
     from longtail.probabilities import reliability

@@ -35,6 +35,7 @@ class Wish(NamedTuple):
     allow: tuple[int, ...] | None = None
     deny: tuple[int, ...] | None = None
     details: bool = False
+    probabilities: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -223,7 +224,9 @@ def _tried(served: Served, wish: Wish, texts: list[str]) -> list[Row] | Exceptio
     index = served.index
     k = max(1, min(wish.k, len(index.labels)))
     try:
-        top = index.predict(texts, k, threshold=wish.threshold, allow=wish.allow, deny=wish.deny)
+        top = index.predict(
+            texts, k, threshold=wish.threshold, allow=wish.allow, deny=wish.deny, probabilities=wish.probabilities
+        )
         return served.rows(top, index, wish.details)
     except Exception as reason:
         return reason

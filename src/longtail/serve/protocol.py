@@ -51,6 +51,7 @@ class Index(Protocol):
         threshold: float | None = None,
         allow: Sequence[int] | None = None,
         deny: Sequence[int] | None = None,
+        probabilities: bool = False,
     ) -> TopK:
         """Find the k best labels of each text."""
 

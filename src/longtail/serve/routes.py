@@ -63,7 +63,7 @@ class Routes:
             await self.batcher.call(lambda: _existing(served.index, named))
         allow, deny = (None if labels is None else tuple(labels) for labels in (asked.allow, asked.deny))
         rows = await self.batcher.predict(
-            Wish(served.name, asked.k, asked.threshold, allow, deny, asked.details), texts
+            Wish(served.name, asked.k, asked.threshold, allow, deny, asked.details, asked.probabilities), texts
         )
         own = range(len(texts)) if ids is None else ids
         return Answer(encode({"predictions": [{"id": i, "labels": row} for i, row in zip(own, rows, strict=True)]}))

@@ -47,6 +47,7 @@ class PredictRequest(Request):
     ids: list[Own] | None = Field(None, max_length=MOST.texts, description="Your own ids, as many as texts.")
     k: Count = Field(5, description="Labels per text.")
     threshold: float | None = Field(None, description="Leave out labels with a lower score.")
+    probabilities: bool = Field(False, description="Scores are shares of such predictions that are right.")
     allow: Chosen | None = Field(None, description="Only these labels.")
     deny: Chosen | None = Field(None, description="Never these labels.")
     details: bool = Field(False, description="Also tell frequency, bin and raw id of each label.")

@@ -40,12 +40,16 @@ function words(found) {
   return box;
 }
 
+function has(point) {
+  return { ...point, note: point.has ? " has this label" : "" };
+}
+
 function list(found, choose) {
   const items = found.map((entry) => {
     if (!choose) return make("li", { text: entry.text });
     const button = make("button", { type: "button", class: "link", text: entry.text });
     button.addEventListener("click", () => choose(entry));
-    return make("li", {}, button);
+    return make("li", {}, button, make("span", { class: "hint", text: entry.note ?? "" }));
   });
   return make("ul", {}, ...items);
 }
@@ -81,13 +85,18 @@ function show(known, why, facts, { model, query, use }) {
   const frequency = known.frequency ?? 0;
   const points = `${frequency.toLocaleString()} training ${frequency === 1 ? "point" : "points"}`;
   facts.replaceChildren(mark(known), make("span", { text: points }), make("span", { text: `label ${known.id}` }));
+  if (typeof why.probability === "number") {
+    facts.append(make("span", { text: `right in ${Math.round(100 * why.probability)} % of such cases` }));
+  }
   const other = (entry) => open({ id: entry.id, text: entry.text, model, query, use });
   const carried = entries(why.words);
   const near = entries(why.points ?? why.nearest);
+  const similar = entries(why.label_texts);
   const neighbours = entries(known.neighbours ?? why.neighbours);
   const examples = entries(known.examples);
   if (carried.length) panel.append(...section("Words that carried it", words(carried)));
-  if (near.length) panel.append(...section("Nearest training texts", list(near, (entry) => use(entry.text))));
+  if (near.length) panel.append(...section("Nearest training texts", list(near.map(has), (entry) => use(entry.text))));
+  if (similar.length) panel.append(...section("Nearest label texts", list(similar, other)));
   if (neighbours.length) {
     panel.append(...section("Neighbours", list(neighbours, neighbours.every((entry) => entry.id >= 0) ? other : null)));
   }
