@@ -15,7 +15,7 @@ from small import SMALL, board, short
 from longtail import predictions
 from longtail.artefact import build_artefact
 from longtail.data.dataset import from_rows
-from longtail.errors import DataError, ModelError
+from longtail.errors import DataError
 from longtail.index import Index
 from longtail.labels.journal import FILE
 from longtail.model import Model, read_config, write_config
