@@ -10,25 +10,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
-from longtail.artefact import build_artefact
-from longtail.data.dataset import Split
+from longtail.artefact import Kind, build_artefact
+from longtail.data.dataset import Labels, Split
 from longtail.model import Model
 from longtail.pipeline import fit
 from longtail.recipe import find_recipe, recipe_of
+from longtail.shortlists.exact import unit
+from longtail.types import Texts
 
 NAME = "LF-MSDocsSeeAlsoTitles-87K"
 CACHE = Path(os.environ.get("LONGTAIL_CACHE", Path(tempfile.gettempdir()) / "longtail-bench"))
-POINTS = 5000  # that models are fitted to whose answers nobody looks at
+POINTS = 20_000  # that models are fitted to whose answers nobody looks at
 
 
-def indexed(name: str, make: Callable[[], Model]) -> Path:
+def indexed(name: str, make: Callable[[], Model], search: Kind = "auto") -> Path:
     """Return the folder of a model with its index, making what is not there."""
     folder = CACHE / f"{name}-{NAME}"
     if not (folder / "config.json").exists():
         make().save(folder)
     if not list(folder.glob("index_*")):
-        build_artefact(folder)
+        build_artefact(folder, search=search)
     return folder
 
 
@@ -45,6 +48,30 @@ def without_words(train: Split) -> Path:
         return replace(model, lexical=None, recipe=replace(model.recipe, lexical=None))
 
     return indexed("frugal-vectors", make)
+
+
+def million(train: Split) -> Path:
+    """Give `without_words` a million labels: its own, and copies that are moved a little. Only its size matters."""
+
+    def make() -> Model:
+        model = Model.load(without_words(train))
+        vectors, names, examples = model.vectors, model.labels.texts, model.examples
+        assert vectors is not None and names is not None and examples is not None
+        times, draw = -(-1_000_000 // len(names)), np.random.default_rng(0)
+        noise = [0.02 * draw.normal(size=vectors.labels.shape).astype(np.float32) for _ in range(times)]
+        rows = unit(np.concatenate([vectors.labels + part for part in noise]))
+        held, count = examples.targets, len(rows)
+        return replace(
+            model,
+            labels=Labels(count, Texts([f"{name} {copy}" for copy in range(times) for name in names])),
+            frequencies=np.tile(model.frequencies, times),
+            vectors=replace(vectors, labels=rows, bias=np.tile(vectors.bias, times)),
+            examples=replace(
+                examples, targets=sp.csr_array((held.data, held.indices, held.indptr), shape=(held.shape[0], count))
+            ),
+        )
+
+    return indexed("million", make, search="exact")
 
 
 def brief(name: str, train: Split) -> Path:

@@ -148,18 +148,23 @@ for number in range(10**6):
 """
 
 
+@pytest.mark.parametrize("kills", [1, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("run", ["knn"], indirect=True)
-def test_a_kill_during_add_loses_no_label(run):
-    with subprocess.Popen([sys.executable, "-c", ADDER, str(run)], stdout=subprocess.PIPE, text=True) as adder:
-        assert adder.stdout.readline() == "ready\n"
-        seen = [int(adder.stdout.readline()) for _ in range(5)]
-        adder.send_signal(signal.SIGKILL)
-        seen += [int(line) for line in adder.stdout.read().splitlines()]
-    assert seen == list(range(48, 48 + len(seen)))
-    index = Index.load(run)
-    assert len(index.labels) - 48 - len(seen) in (0, 1)  # one may be written and not yet told
-    assert index.predict([f"new label {len(seen) - 1}"], 1).labels[0, 0] == seen[-1]
-    assert index.add(["one more"]) == [len(index.labels) - 1]
+def test_a_kill_during_add_loses_no_label(run, kills):
+    random, known = np.random.default_rng(kills), 48
+    for _ in range(kills):
+        with subprocess.Popen([sys.executable, "-c", ADDER, str(run)], stdout=subprocess.PIPE, text=True) as adder:
+            assert adder.stdout.readline() == "ready\n"
+            seen = [int(adder.stdout.readline()) for _ in range(random.integers(1, 9))]
+            time.sleep(random.uniform(0, 0.003))
+            adder.send_signal(signal.SIGKILL)
+            seen += [int(line) for line in adder.stdout.read().splitlines()]
+        assert seen == list(range(known, known + len(seen)))
+        index = Index.load(run)
+        assert len(index.labels) - known - len(seen) in (0, 1)  # one may be written and not yet told
+        assert index.labels.texts[seen[-1]] == f"new label {len(seen) - 1}"
+        assert index.add(["one more"]) == [len(index.labels) - 1]
+        known = len(index.labels)
 
 
 @pytest.mark.parametrize("run", ["frugal", "indexed"], indirect=True)
