@@ -25,7 +25,7 @@ from longtail.types import Floats, Ints, Progress
 LINKS, BUILD = 32, 200  # M and efConstruction
 LEVELS = 32  # most levels that a graph can have
 BEST = 5  # labels that a reach is chosen for; for more it grows with their number
-BLOCK = 8192  # labels that are linked between two signs of progress
+BLOCK = 65536  # labels that are linked at once; in smaller blocks the graph gets worse
 
 
 @dataclass(frozen=True, eq=False)
