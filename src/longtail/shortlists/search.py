@@ -43,20 +43,16 @@ class Search:
         """Whether the model has a way of its own to candidates."""
         return self.vectors.guide is not None
 
-    def encode(self, texts: Sequence[str]) -> Floats:
-        """Encode texts, ready for the product with label vectors: (N, D)."""
-        return self.vectors.encoded(texts)
-
     def encode_one(self, text: str, words: Ints, weights: Floats) -> Floats:
         """Encode one text, given with its bag: (D,)."""
         encoding, head = self.vectors.encoding, self.vectors.head
         if not isinstance(encoding, BagEncoding):
-            return np.asarray(self.encode([text])[0], np.float32)
-        if len(words) == 0:
-            return np.zeros(encoding.vectors.shape[1], np.float32)
+            return np.asarray(self.vectors.encoded([text])[0], np.float32)
         vector: Floats = weights @ encoding.vectors.take(words, axis=0)
         if encoding.relu:
             np.maximum(vector, 0, out=vector)
+        if not vector.any():
+            return vector  # nothing to go by, as `VectorIndex.encoded` has it
         if head is not None:
             vector = head(vector)
         if self.vectors.cosine:
@@ -109,7 +105,7 @@ class Search:
         """Encode texts, find their best labels, and multiply both: (N, D), (N, k), (N, k)."""
         if self.guided:
             return self.vectors.found(texts, k)
-        encoded = self.encode(texts)
+        encoded = self.vectors.encoded(texts)
         return encoded, *answered(encoded, *self._top(encoded, k))
 
     def _top(self, queries: Floats, k: int) -> tuple[Ints, Floats]:
