@@ -202,3 +202,17 @@ def test_others_are_heard_only_when_they_warn():
     code += "other = logging.getLogger('faiss.loader'); other.info('chatter'); other.warning('care')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines() == ["own", "care"]
+
+
+def test_a_host_that_does_not_exist_is_named(tmp_path):
+    wrong = command(str(tmp_path), "--host", "no-such-host.invalid", "--insecure")
+    assert wrong.returncode == 5 and "another --host" in wrong.stderr
+
+
+def test_two_services_with_workers_do_not_share_a_port(tmp_path):
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as the workers of another service
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        busy = command(str(tmp_path), "--workers", "2", "--port", str(taken.getsockname()[1]))
+    assert busy.returncode == 5 and "another --port" in busy.stderr

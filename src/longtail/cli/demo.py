@@ -35,6 +35,7 @@ def demo(
     serve: Annotated[
         bool, typer.Option("--serve", help="Open the page on the demo models; they are fitted first if need be.")
     ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port of the page; 0 takes any free one.")] = 8000,
 ) -> None:
     """Build real data from the installed Python packages, fit models, measure them and show predictions."""
     if not serve or not all((out / name / "config.json").exists() for name in ("frugal", "frugal-plain")):
@@ -42,7 +43,7 @@ def demo(
     if serve:
         from longtail.cli.serve import serve as serve_models
 
-        serve_models(out / "frugal", out / "frugal-plain")
+        serve_models(out / "frugal", out / "frugal-plain", port=port)
 
 
 def _demo(out: Path, k: int) -> None:

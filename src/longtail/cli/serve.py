@@ -54,6 +54,9 @@ def serve(
     listener = listen(settings)
     address = f"[{host.strip('[]')}]" if ":" in host else host
     where = f"http://{address}:{listener.getsockname()[1]}"
-    code = run_service(settings, listener, started=lambda: say(f"serving {run} at {where} (Ctrl-C stops)"))
+    if insecure and not api_key:
+        say("without a key: everybody who reaches this address may ask, and change labels")
+    models = " and ".join(str(folder) for folder in runs)
+    code = run_service(settings, listener, started=lambda: say(f"serving {models} at {where} (Ctrl-C stops)"))
     if code:
         sys.exit(code)

@@ -23,7 +23,7 @@ Asked = TypeVar("Asked", bound=BaseModel)
 
 log = logging.getLogger("longtail.serve")
 DRAINED = 16  # times the limit that a long body is read and thrown away, so that its sender hears why
-MISFIT = "control characters are not taken; a label is one line and not blank"
+MISFIT = "no control characters; and a label is one line, not blank"
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 JSON = b"application/json"
 SAFE = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
@@ -171,7 +171,7 @@ def complaint(reason: ValidationError) -> str:
     errors = reason.errors(include_url=False, include_input=False, include_context=False)
     said = []
     for error in errors[:3]:
-        where = ".".join(str(part)[:40] for part in error["loc"])
+        where = ".".join(str(part)[:40] for part in error["loc"] if "[" not in str(part))  # no names of types
         what = MISFIT if error["type"] == "string_pattern_mismatch" else error["msg"]
         said.append(f"{where}: {what}" if where else what)
     more = f" (and {len(errors) - 3} more)" if len(errors) > 3 else ""

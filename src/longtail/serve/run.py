@@ -57,6 +57,9 @@ def listen(settings: Settings) -> socket.socket:
                 _taken(family, settings)  # workers share the port, but not with another service
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((settings.host.strip("[]"), settings.port))
+    except socket.gaierror as reason:
+        listener.close()
+        raise ResourceError(f"{settings.host}: no such address ({reason.strerror}); choose another --host") from None
     except OSError as reason:
         listener.close()
         raise ResourceError(
