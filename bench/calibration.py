@@ -1,9 +1,9 @@
-"""How far Gandalf's postulate holds: plain against calibrated soft targets, also where label texts are permuted.
+"""How well Gandalf's assumption holds: plain against calibrated soft targets, also where label texts are permuted.
 
     python bench/calibration.py ../shared/data/LF-MDNSeeAlsoTitles-6K --out results/calibration
 
 Writes OUT.md, OUT.json and a picture for each case. A permuted case gives the texts of 30 % or of all labels to other
-labels: then the postulate is false for them by construction, and calibration must notice.
+labels: then the assumption is false for them by construction, and calibration must notice.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ def main() -> None:
     parser.add_argument("data", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, required=True, help="the results without ending")
     parser.add_argument("--seed", type=int, default=0)
-    chosen = parser.parse_args()
+    args = parser.parse_args()
     cases = []
-    for path in chosen.data:
+    for path in args.data:
         train = load(path).train
         for share in SHARES:
             began = time.perf_counter()
-            found = calibrate(permuted(train, share, chosen.seed), seed=chosen.seed)
+            calibration = calibrate(permuted(train, share, args.seed), seed=args.seed)
             seconds = time.perf_counter() - began
             name = train.dataset + (f", {share:.0%} of the label texts permuted" if share else "")
-            case = {"name": name, "share": share, "seconds": round(seconds, 2), "strong": strong(found, train)}
-            cases.append((case, found))
-            if found.method == "shrunk":
-                break  # there is nothing to break
+            case = {"name": name, "share": share, "seconds": round(seconds, 2), "strong": strong(calibration, train)}
+            cases.append((case, calibration))
+            if calibration.method == "shrunk":
+                break  # permuting changes nothing here
             suffix = f"-permuted-{share:.0%}".rstrip("%") if share else ""
-            picture = chosen.out.with_name(f"{chosen.out.name}-{train.dataset}{suffix}.svg")
-            draw_reliability(found.reliability, picture, name)
+            picture = args.out.with_name(f"{args.out.name}-{train.dataset}{suffix}.svg")
+            draw_reliability(calibration.reliability, picture, name)
             case["picture"] = picture.name
-    write_json(chosen.out.with_suffix(".json"), [case | found.to_dict() for case, found in cases])
-    chosen.out.with_suffix(".md").write_text(page(cases, chosen.data))
+    write_json(args.out.with_suffix(".json"), [case | calibration.to_dict() for case, calibration in cases])
+    args.out.with_suffix(".md").write_text(page(cases, args.data))
 
 
-def strong(found: Calibration, train: Split) -> float:
+def strong(calibration: Calibration, train: Split) -> float:
     """Return the mean fitted value of the pairs whose conditional is above one half."""
     graph = conditionals(train.targets, threshold=0.5)
     graph.setdiag(0)
     graph.eliminate_zeros()
-    fitted = found.apply(train.targets, threshold=0.0)
+    fitted = calibration.apply(train.targets, threshold=0.0)
     graph.data[:] = 1
     return float(fitted.multiply(graph).sum() / max(graph.nnz, 1))
 
 
 def page(cases: list[tuple[dict[str, Any], Calibration]], paths: list[Path]) -> str:
-    """Write the results for people."""
+    """Write the results as Markdown."""
     names = " ".join(f"../shared/data/{path.name}" for path in paths)
     lines = [
         "# Calibrated Gandalf: promised and real relevance", "",
@@ -76,23 +76,25 @@ def page(cases: list[tuple[dict[str, Any], Calibration]], paths: list[Path]) -> 
         " isotonic | logistic | chosen | Brier plain → calibrated | strong pairs | verdict | seconds |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|---|---:|---|---:|",
     ]  # fmt: skip
-    for case, found in cases:
+    for case, calibration in cases:
         losses = " | ".join(
-            f"{found.losses[key]:.4f}" if key in found.losses else "–"
+            f"{calibration.losses[key]:.4f}" if key in calibration.losses else "–"
             for key in ("plain", "base", "shrunk", "isotonic", "logistic")
         )
-        measured = f"{found.base_rate:.4f} | {found.real:.0%}" if found.pairs else "– | –"
-        brier = f"{found.briers['plain']:.4f} → {found.briers['calibrated']:.4f}" if found.briers else "–"
+        measured = f"{calibration.base_rate:.4f} | {calibration.real:.0%}" if calibration.pairs else "– | –"
+        brier = (
+            f"{calibration.briers['plain']:.4f} → {calibration.briers['calibrated']:.4f}" if calibration.briers else "–"
+        )
         lines.append(
-            f"| {case['name']} | {found.twins:,} of {found.labels:,} | {found.pairs:,} "
-            f"| {measured} | {losses} | {found.method} | {brier} | {case['strong']:.3f} | {found.verdict} "
+            f"| {case['name']} | {calibration.twins:,} of {calibration.labels:,} | {calibration.pairs:,} "
+            f"| {measured} | {losses} | {calibration.method} | {brier} | {case['strong']:.3f} | {calibration.verdict} "
             f"| {case['seconds']} |"
         )
-    for case, found in cases:
-        lines += ["", f"## {case['name']}", "", found.advice, ""]
+    for case, calibration in cases:
+        lines += ["", f"## {case['name']}", "", calibration.advice, ""]
         if "picture" in case:
             lines += [f"![reliability]({case['picture']})", ""]
-        for which, rows in found.reliability.items():
+        for which, rows in calibration.reliability.items():
             lines += [f"| {which} soft target | pairs | promised | real |", "|---|---:|---:|---:|"]
             for row in rows:
                 span = f"{row.low:g}–{row.high:g}" if row.low < row.high else "exactly 1"

@@ -22,7 +22,7 @@ from longtail.types import Texts
 
 NAME = "LF-MSDocsSeeAlsoTitles-87K"
 CACHE = Path(os.environ.get("LONGTAIL_CACHE", Path(tempfile.gettempdir()) / "longtail-bench"))
-POINTS = 5000  # that models are fitted to whose answers nobody looks at
+POINTS = 5000  # that models are fitted to whose predictions are not evaluated
 
 
 def indexed(name: str, make: Callable[[], Model], search: Kind = "auto") -> Path:
@@ -57,17 +57,18 @@ def million(train: Split) -> Path:
         model = Model.load(without_words(train))
         vectors, names, examples = model.vectors, model.labels.texts, model.examples
         assert vectors is not None and names is not None and examples is not None
-        times, draw = -(-1_000_000 // len(names)), np.random.default_rng(0)
-        noise = [0.02 * draw.normal(size=vectors.labels.shape).astype(np.float32) for _ in range(times)]
+        times, rng = -(-1_000_000 // len(names)), np.random.default_rng(0)
+        noise = [0.02 * rng.normal(size=vectors.labels.shape).astype(np.float32) for _ in range(times)]
         rows = unit(np.concatenate([vectors.labels + part for part in noise]))
-        held, count = examples.targets, len(rows)
+        targets, count = examples.targets, len(rows)
         return replace(
             model,
             labels=Labels(count, Texts([f"{name} {copy}" for copy in range(times) for name in names])),
             frequencies=np.tile(model.frequencies, times),
             vectors=replace(vectors, labels=rows, bias=np.tile(vectors.bias, times)),
             examples=replace(
-                examples, targets=sp.csr_array((held.data, held.indices, held.indptr), shape=(held.shape[0], count))
+                examples,
+                targets=sp.csr_array((targets.data, targets.indices, targets.indptr), shape=(targets.shape[0], count)),
             ),
         )
 
@@ -81,8 +82,8 @@ def brief(name: str, train: Split) -> Path:
     Label vectors that are hardly trained are searched as a whole: they say nothing about a graph of trained ones.
     """
     recipe = recipe_of(_brief(find_recipe(name).dump()))
-    some = train if name in ("knn", "astec") else train.take(np.arange(POINTS))
-    return indexed(name, lambda: fit(recipe, some), search="exact")
+    points = train if name in ("knn", "astec") else train.take(np.arange(POINTS))
+    return indexed(name, lambda: fit(recipe, points), search="exact")
 
 
 def _brief(value: Any) -> Any:

@@ -32,21 +32,21 @@ MEAN, SPREAD, MOST = 23.1, 0.9, 1000  # draws of a point: log-normal; repeated l
 
 def generated(points: int, labels: int, seed: int = 0) -> LabelMatrix:
     """Draw a label matrix: each point visits some topics and takes a few labels of each."""
-    random = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     topics = max(labels // TOPIC, 1)
     topic_share, label_share = _zipf(topics), _zipf(min(TOPIC, labels))
-    names = random.permutation(labels)  # neighbours in a topic are not neighbours in number
+    names = rng.permutation(labels)  # neighbours in a topic are not neighbours in number
     sizes, columns = [np.zeros(1, np.int64)], []
     for start in range(0, points, 2**16):
         count = min(2**16, points - start)
-        draws = random.lognormal(np.log(MEAN) - SPREAD**2 / 2, SPREAD, count)
+        draws = rng.lognormal(np.log(MEAN) - SPREAD**2 / 2, SPREAD, count)
         draws = np.clip(np.rint(draws), 1, MOST).astype(np.int64)
         bursts = -(-draws // BURST)
-        topic = np.searchsorted(topic_share, random.random(bursts.sum()))
+        topic = np.searchsorted(topic_share, rng.random(bursts.sum()))
         rows = np.repeat(np.arange(count), draws)
         place = np.arange(len(rows)) - np.repeat(np.cumsum(draws) - draws, draws)
         topic = topic[np.repeat(np.cumsum(bursts) - bursts, draws) + place // BURST]
-        label = names[topic * TOPIC + np.searchsorted(label_share, random.random(len(rows)))]
+        label = names[topic * TOPIC + np.searchsorted(label_share, rng.random(len(rows)))]
         keys = np.sort(rows * labels + label)
         keys = keys[np.diff(keys, prepend=-1) > 0]
         sizes.append(np.bincount(keys // labels, minlength=count))
@@ -79,7 +79,7 @@ def _generate(path: Path, arguments: argparse.Namespace) -> dict[str, float]:
     }
 
 
-def _opened(path: Path, arguments: argparse.Namespace) -> LabelMatrix:
+def _load_targets(path: Path, arguments: argparse.Namespace) -> LabelMatrix:
     arrays = read_arrays(path)
     targets = sp.csr_array((arguments.points, arguments.labels), dtype=np.float32)
     targets.data, targets.indices, targets.indptr = arrays["values"], arrays["indices"], arrays["indptr"]
@@ -88,18 +88,18 @@ def _opened(path: Path, arguments: argparse.Namespace) -> LabelMatrix:
 
 def _estimate(path: Path, arguments: argparse.Namespace) -> dict[str, float]:
     began = time.perf_counter()
-    found = estimate(_opened(path, arguments), arguments.kind)
+    needs = estimate(_load_targets(path, arguments), arguments.kind)
     return {
-        "peak_mb": found.peak_bytes >> 20,
-        "build_seconds": round(found.seconds, 1),
-        "entries": found.entries,
+        "peak_mb": needs.peak_bytes >> 20,
+        "build_seconds": round(needs.seconds, 1),
+        "entries": needs.entries,
         "seconds": round(time.perf_counter() - began, 1),
     }
 
 
 def _build(path: Path, arguments: argparse.Namespace) -> dict[str, float]:
     began, cpu = time.perf_counter(), time.process_time()
-    graph = KINDS[arguments.kind](_opened(path, arguments))
+    graph = KINDS[arguments.kind](_load_targets(path, arguments))
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
     return {

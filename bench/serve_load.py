@@ -73,10 +73,10 @@ def memory(pid: int) -> tuple[float, float]:
 def measured(port: int, script: Path, connections: int, seconds: int) -> dict[str, float]:
     """Run wrk once."""
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), f"http://127.0.0.1:{port}"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    requests, micros, middle, late, wrong = map(int, re.search(r"FIGURES (.*)", said)[1].split())
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    requests, micros, p50, p99, errors = map(int, re.search(r"FIGURES (.*)", output)[1].split())
     per_second = round(requests / micros * 1e6, 1)
-    return {"requests_per_second": per_second, "p50_ms": middle / 1000, "p99_ms": late / 1000, "errors": wrong}
+    return {"requests_per_second": per_second, "p50_ms": p50 / 1000, "p99_ms": p99 / 1000, "errors": errors}
 
 
 def main() -> int:
@@ -87,36 +87,36 @@ def main() -> int:
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--opener", default=OPENER, help="what opens the folder: module:attribute")
-    asked = parser.parse_args()
-    data = DATA / asked.data if (DATA / asked.data).exists() else Path(asked.data)
-    for missing, what in ((shutil.which("wrk") is None, "wrk is not installed"), (not data.exists(), f"no {data}")):
+    args = parser.parse_args()
+    path = DATA / args.data if (DATA / args.data).exists() else Path(args.data)
+    for missing, what in ((shutil.which("wrk") is None, "wrk is not installed"), (not path.exists(), f"no {path}")):
         if missing:
             print(f"skipped: {what}", file=sys.stderr)
             return 0
-    if asked.run is None and asked.data != NAME:
-        parser.error(f"give RUN, a model of {asked.data}")
-    held = load(data)
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        run = asked.run or frugal(held.train)
+    if args.run is None and args.data != NAME:
+        parser.error(f"give RUN, a model of {args.data}")
+    data = load(path)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        run = args.run or frugal(data.train)
         bodies, script = folder / "bodies.jsonl", folder / "ask.lua"
-        texts = held.test.need_texts("the load")[:5000].tolist()
+        texts = data.test.need_texts("the load")[:5000].tolist()
         bodies.write_text("".join(json.dumps({"texts": [text], "k": 5}) + "\n" for text in texts))
         script.write_text(ASK % bodies)
-        command = [sys.executable, "-c", SERVE, str(run), str(asked.workers), asked.opener]
+        command = [sys.executable, "-c", SERVE, str(run), str(args.workers), args.opener]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as service:
             try:
-                said = service.stdout.readline()
-                if not said:
-                    print("the service did not start; its message stands above", file=sys.stderr)
+                line = service.stdout.readline()
+                if not line:
+                    print("the service did not start; its message is above", file=sys.stderr)
                     return 1
-                port = int(said)
-                measured(port, script, asked.connections, 2)  # warm
-                figures = measured(port, script, asked.connections, asked.seconds)
+                port = int(line)
+                measured(port, script, args.connections, 2)  # warm
+                figures = measured(port, script, args.connections, args.seconds)
                 rss, pss = memory(service.pid)
             finally:
                 service.terminate()
-    settings = {"data": asked.data, "workers": asked.workers, "connections": asked.connections}
+    settings = {"data": args.data, "workers": args.workers, "connections": args.connections}
     print(json.dumps({**settings, **figures, "rss_mb": round(rss, 1), "all_mb": round(pss, 1)}))
     return 0
 

@@ -36,8 +36,8 @@ def test_build(kind: str, targets: LabelMatrix, benchmark: BenchmarkFixture) -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_estimate(kind: str, targets: LabelMatrix, benchmark: BenchmarkFixture) -> None:
-    found = benchmark.pedantic(estimate, (targets, kind), rounds=3)
-    benchmark.extra_info["entries"] = found.entries
+    needs = benchmark.pedantic(estimate, (targets, kind), rounds=3)
+    benchmark.extra_info["entries"] = needs.entries
 
 
 @pytest.mark.parametrize("kind", KINDS)

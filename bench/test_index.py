@@ -36,32 +36,32 @@ def data():
     return load(shared_data(NAME))
 
 
-def opened(data, fused: bool) -> Index:
+def load_index(data, fused: bool) -> Index:
     """Open frugal's index, with words or by vectors alone."""
     return Index.load(frugal(data.train) if fused else without_words(data.train))
 
 
-def asked(index: Index, texts: list[str], found: np.ndarray) -> list[float]:
-    """Ask one text after the other; tell the seconds of each."""
+def timed(index: Index, texts: list[str], labels: np.ndarray) -> list[float]:
+    """Predict one text after the other; return the seconds of each."""
     times = []
     for row, text in enumerate(texts):
         start = time.perf_counter()
-        answer = index.predict([text], 5)[0]
+        predictions = index.predict([text], 5)[0]
         times.append(time.perf_counter() - start)
-        found[row, : len(answer)] = [label for label, _, _ in answer]
+        labels[row, : len(predictions)] = [label for label, _, _ in predictions]
     return times
 
 
 @pytest.mark.parametrize("fused", [False, True], ids=["vectors", "fused"])
 def test_single_query(benchmark, data, fused):
-    index, test = opened(data, fused), data.test.take(np.arange(1000))
+    index, test = load_index(data, fused), data.test.take(np.arange(1000))
     texts = test.texts.tolist()
-    found = np.full((len(texts), 5), -1)
-    asked(index, texts[:100], found)
+    labels = np.full((len(texts), 5), -1)
+    timed(index, texts[:100], labels)
     times: list[float] = []
-    benchmark.pedantic(lambda: times.extend(asked(index, texts, found)), rounds=3)
+    benchmark.pedantic(lambda: times.extend(timed(index, texts, labels)), rounds=3)
     exact = index.model.predict(texts, 5).labels
-    kept = contains(test.targets, found).mean() / contains(test.targets, exact).mean()
+    kept = contains(test.targets, labels).mean() / contains(test.targets, exact).mean()
     median, slow = 1000 * np.median(times), 1000 * np.percentile(times, 99)
     benchmark.extra_info.update(p50_ms=median, p99_ms=slow, kept=kept)
     print(
@@ -74,7 +74,7 @@ def test_single_query(benchmark, data, fused):
 
 @pytest.mark.parametrize("fused", [False, True], ids=["vectors", "fused"])
 def test_batch(benchmark, data, fused):
-    index, texts = opened(data, fused), data.test.texts[:4000].tolist()
+    index, texts = load_index(data, fused), data.test.texts[:4000].tolist()
     index.predict(texts[:200], 5)
     benchmark.pedantic(index.predict, (texts, 5), rounds=5)
     speed, middle = (len(texts) / getattr(benchmark.stats.stats, name) for name in ("min", "median"))
@@ -87,10 +87,10 @@ def test_other_recipes(benchmark, data, recipe):
     if not (CACHE / f"{recipe}-{NAME}").exists() and recipe != "knn" and not os.environ.get("LONGTAIL_BENCH_TRAIN"):
         pytest.skip(f"{recipe} is not trained; LONGTAIL_BENCH_TRAIN=1 trains it once, which takes minutes")
     index = Index.load(brief(recipe, data.train))
-    found = np.full((len(texts), 5), -1)
-    asked(index, texts[:20], found)
-    times = benchmark.pedantic(asked, (index, texts, found), rounds=1)
-    way = "all labels are looked at" if index.served else "its own candidates"
+    labels = np.full((len(texts), 5), -1)
+    timed(index, texts[:20], labels)
+    times = benchmark.pedantic(timed, (index, texts, labels), rounds=1)
+    way = "all labels are compared" if index.served else "its own candidates"
     print(f"{recipe}, one epoch, {way}: single query p50 {1000 * np.median(times):.3f} ms")
 
 
@@ -123,5 +123,5 @@ def test_peers(benchmark, peer):
     command += ["--max-tst", "2000"]
     options = {"capture_output": True, "check": True, "env": os.environ | {"OMP_NUM_THREADS": "1"}}
     done = benchmark.pedantic(subprocess.run, (command,), options, rounds=1)
-    told = json.loads(done.stdout.splitlines()[-1])
-    print(f"{peer}: single query p50 {told['single_p50_ms']} ms, p99 {told['single_p99_ms']} ms")
+    report = json.loads(done.stdout.splitlines()[-1])
+    print(f"{peer}: single query p50 {report['single_p50_ms']} ms, p99 {report['single_p99_ms']} ms")

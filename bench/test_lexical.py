@@ -27,13 +27,13 @@ def test_single_query(benchmark, case):
 
     times = []
 
-    def ask_all() -> None:
+    def predict_all() -> None:
         for text in texts:
             start = time.perf_counter()
             index.one(text, 5)
             times.append(time.perf_counter() - start)
 
-    benchmark.pedantic(ask_all, rounds=3)
+    benchmark.pedantic(predict_all, rounds=3)
     print(f"single query p50 {1000 * np.median(times):.4f} ms, p99 {1000 * np.percentile(times, 99):.4f} ms")
 
 

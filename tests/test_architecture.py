@@ -54,7 +54,7 @@ INSIDE = {
         "schemas",
         "openapi",
         "gauges",
-        "shelf",
+        "registry",
         "batching",
         "routes",
         "app",

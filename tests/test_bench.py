@@ -1,4 +1,4 @@
-"""Suites: what is refused, what a line says, and that a killed suite goes on where it was."""
+"""Suites: what is refused, what a line says, and that a killed suite continues where it was."""
 
 from __future__ import annotations
 
@@ -104,15 +104,15 @@ def test_a_file_that_is_no_suite(place):
 
 
 def test_jobs_are_a_grid_in_which_a_run_may_differ(place):
-    told = 'title = "t"\ndata = ["a", "b"]\nseeds = [0, 1]\n[[run]]\nname = "x"\nrecipe = "knn"\n'
-    told += '[[run]]\nname = "y"\nrecipe = "knn+gandalf"\ndata = ["b"]\nseeds = [7]\nset.augment.0.calibrate = true\n'
-    suite = suite_of(place, told + '[[peer]]\nname = "omikuji:bonsai"\n')
+    text = 'title = "t"\ndata = ["a", "b"]\nseeds = [0, 1]\n[[run]]\nname = "x"\nrecipe = "knn"\n'
+    text += '[[run]]\nname = "y"\nrecipe = "knn+gandalf"\ndata = ["b"]\nseeds = [7]\nset.augment.0.calibrate = true\n'
+    suite = suite_of(place, text + '[[peer]]\nname = "omikuji:bonsai"\n')
     assert [(job.name, job.data, job.seed) for job in suite.jobs()] == [
         ("omikuji:bonsai", "a", 0), ("x", "a", 0), ("x", "a", 1),
         ("omikuji:bonsai", "b", 0), ("x", "b", 0), ("x", "b", 1), ("y", "b", 7),
     ]  # fmt: skip
-    own = suite.jobs(["y"])[0]
-    assert recipe_for(own).augment[0].calibrate and recipe_for(own).seed == 7
+    job = suite.jobs(["y"])[0]
+    assert recipe_for(job).augment[0].calibrate and recipe_for(job).seed == 7
     with pytest.raises(RecipeError, match="did you mean"):
         suite.jobs(["omikuji:bonzai"])
 
@@ -187,24 +187,24 @@ def _alive(process: str) -> bool:
 
 
 def test_a_fit_continues_in_the_scratch_folder_of_its_job(place, monkeypatch):
-    asked = []
+    folders = []
 
-    def watched(recipe, train, *, scratch, progress):
-        asked.append(scratch)
+    def interrupted(recipe, train, *, scratch, progress):
+        folders.append(scratch)
         progress("epoch 1", 1, 2)
-        if len(asked) == 1:
+        if len(folders) == 1:
             raise KeyboardInterrupt
         return fit(recipe, train)
 
-    monkeypatch.setattr(job_module, "fit", watched)
-    own = one_job()
-    scratch = scratch_of(place / "out.jsonl", own)
+    monkeypatch.setattr(job_module, "fit", interrupted)
+    job = one_job()
+    scratch = scratch_of(place / "out.jsonl", job)
     with pytest.raises(KeyboardInterrupt):
-        job_module.run(own, scratch)
+        job_module.run(job, scratch)
     before = json.loads((scratch / "spent.json").read_text())
     (scratch / "spent.json").write_text(json.dumps(before | {"seconds": 100.0}))
-    line = job_module.run(own, scratch)
-    assert asked[0] == asked[1] and asked[0].is_relative_to(scratch)
+    line = job_module.run(job, scratch)
+    assert folders[0] == folders[1] and folders[0].is_relative_to(scratch)
     assert line["continued"] == 1 and line["seconds"] > 100
     assert not scratch.exists()
     assert scratch_of(place / "out.jsonl", one_job(seed=1)) != scratch
@@ -213,11 +213,11 @@ def test_a_fit_continues_in_the_scratch_folder_of_its_job(place, monkeypatch):
 def test_two_suites_never_write_to_one_file(place):
     suite = read_suite("results/suites/small.toml")
 
-    def again(job, number, total):
+    def begin(job, number, total):
         run_suite(suite, place / "out.jsonl")
 
     with pytest.raises(DataError, match="another bench"):
-        run_suite(suite, place / "out.jsonl", begin=again)
+        run_suite(suite, place / "out.jsonl", begin=begin)
 
 
 def test_lines_of_other_settings_do_not_get_into_the_table(place):
@@ -256,9 +256,9 @@ def test_a_crash_is_a_line_too(place, monkeypatch):
 
 def test_changes_of_the_data(place):
     whole = load("data/pets")
-    held = job_data(one_job(change=changes("validation"), seed=5))
-    assert len(held.train) + len(held.test) == len(whole.train)
-    assert held.fingerprint == job_data(one_job(change=("validation",))).fingerprint
+    divided = job_data(one_job(change=changes("validation"), seed=5))
+    assert len(divided.train) + len(divided.test) == len(whole.train)
+    assert divided.fingerprint == job_data(one_job(change=("validation",))).fingerprint
     moved = job_data(one_job(change=changes("permute-label-texts"), seed=1))
     assert moved.test.labels.texts == moved.train.labels.texts != whole.labels.texts
     assert sorted(moved.labels.texts) == sorted(whole.labels.texts)
@@ -290,9 +290,9 @@ def test_a_peer_is_measured_by_us_with_the_original_frequencies(place, monkeypat
         "rows = sum(1 for _ in gzip.open(folder + '/trn.jsonl.gz'))\n"
         "labels = np.tile(np.array([[0, 1, 2, -1, -1]]), (points, 1))\n"
         "np.savez(out + '.npz', indices=labels, scores=labels * 0.1)\n"
-        "told = dict(pred_file=out + '.npz', train_s=2.5, train_peak_rss_mb=10, n_tst=points)\n"
-        "told |= dict(model_bytes=rows * 10**6, threads=7, batch_ms_all=1, single_p50_ms=0.5, versions={})\n"
-        "open(out, 'w').write(json.dumps(told if name == 'my:peer' else {'error': 'boom'}) + '\\n')\nPY\n".replace(
+        "report = dict(pred_file=out + '.npz', train_s=2.5, train_peak_rss_mb=10, n_tst=points)\n"
+        "report |= dict(model_bytes=rows * 10**6, threads=7, batch_ms_all=1, single_p50_ms=0.5, versions={})\n"
+        "open(out, 'w').write(json.dumps(report if name == 'my:peer' else {'error': 'boom'}) + '\\n')\nPY\n".replace(
             "python3", sys.executable
         )
     )

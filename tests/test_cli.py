@@ -52,9 +52,9 @@ def test_train_predict_evaluate(folder):
     done = run("train", "knn", "--data", data, "--out", out, "--set", "lexical.neighbours=3")
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
-    again = run("train", "knn", "--data", data, "--out", out)
-    assert again.returncode == 3
-    assert "--force" in again.stderr
+    refused = run("train", "knn", "--data", data, "--out", out)
+    assert refused.returncode == 3
+    assert "--force" in refused.stderr
     assert run("train", "knn", "--data", data, "--out", out, "--force").returncode == 0
     answer = run("predict", out, "-", "--k", 2, stdin='a cat\n{"id": "q", "text": "the dog"}\n\n')
     lines = [json.loads(line) for line in answer.stdout.splitlines()]
@@ -68,7 +68,7 @@ def test_train_predict_evaluate(folder):
     assert "P" in run("evaluate", out, "--data", data, "--split", "train").stdout
 
 
-def test_a_text_that_is_a_label_is_not_told_itself(folder):
+def test_a_text_that_is_a_label_is_not_predicted_itself(folder):
     place = folder / "items"
     place.mkdir()
     rows = [{"text": f"{colour} {name}", "labels": [0, 1, 2]} for colour in ("red", "old") for name in ("cat", "cats")]
@@ -76,14 +76,14 @@ def test_a_text_that_is_a_label_is_not_told_itself(folder):
     names = enumerate(("cat", "cats", "kitten"))
     (place / "lbl.jsonl").write_text("".join(f'{{"text": "{name}", "id": "B{n}"}}\n' for n, name in names))
     assert run("train", "knn", "--data", place, "--out", folder / "own").returncode == 0
-    asked = '{"text": "cat"}\n{"text": "cat", "own": 0}\n{"text": "cat", "own": "B2"}\ncat\n'
-    (place / "q.jsonl").write_text(asked)
-    told = run("predict", folder / "own", place / "q.jsonl", "--exclude-own", "--k", 3).stdout.splitlines()
-    found = [{label["raw_id"] for label in json.loads(line)["labels"]} for line in told]
-    assert found == [{"B0", "B1", "B2"}, {"B1", "B2"}, {"B0", "B1"}, {"B0", "B1", "B2"}]
+    queries = '{"text": "cat"}\n{"text": "cat", "own": 0}\n{"text": "cat", "own": "B2"}\ncat\n'
+    (place / "q.jsonl").write_text(queries)
+    lines = run("predict", folder / "own", place / "q.jsonl", "--exclude-own", "--k", 3).stdout.splitlines()
+    predicted = [{label["raw_id"] for label in json.loads(line)["labels"]} for line in lines]
+    assert predicted == [{"B0", "B1", "B2"}, {"B1", "B2"}, {"B0", "B1"}, {"B0", "B1", "B2"}]
     plain = run("predict", folder / "own", place / "q.jsonl", "--k", 2).stdout.splitlines()
     assert json.loads(plain[0])["labels"] == json.loads(plain[1])["labels"]
-    (place / "q.jsonl").write_text(asked + '{"text": "cat", "own": "B9"}\n')
+    (place / "q.jsonl").write_text(queries + '{"text": "cat", "own": "B9"}\n')
     done = run("predict", folder / "own", place / "q.jsonl", "--exclude-own")
     assert done.returncode == 3
     assert len(done.stdout.splitlines()) == 4
@@ -95,13 +95,13 @@ def test_models_side_by_side(folder):
     for name, setting in (("one", "lexical.share=1"), ("two", "lexical.share=0")):
         assert run("train", "knn", "--data", data, "--out", folder / name, "--set", setting).returncode == 0
     done = run("compare", folder / "one", folder / "two", "--data", data, "--split", "train", "--json")
-    told = json.loads(done.stdout)
-    assert [entry["run"] for entry in told["models"]] == [str(folder / "one"), str(folder / "two")]
-    assert all(entry["P@1"] == 100 and entry["bytes"] > 0 for entry in told["models"])
-    found = told["differences"][0]
-    assert [entry["metric"] for entry in found["metrics"]] == ["P@1", "PSP@5"]
-    assert found["metrics"][0]["difference"] == 0
-    assert found["worse_labels"] == found["better_points"] == []
+    report = json.loads(done.stdout)
+    assert [entry["run"] for entry in report["models"]] == [str(folder / "one"), str(folder / "two")]
+    assert all(entry["P@1"] == 100 and entry["bytes"] > 0 for entry in report["models"])
+    difference = report["differences"][0]
+    assert [entry["metric"] for entry in difference["metrics"]] == ["P@1", "PSP@5"]
+    assert difference["metrics"][0]["difference"] == 0
+    assert difference["worse_labels"] == difference["better_points"] == []
     shown = run("compare", folder / "one", folder / "two", "--data", data).stdout
     assert "test, 1 points" in shown
     assert "95 %" in shown

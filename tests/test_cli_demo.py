@@ -13,17 +13,17 @@ DATA = from_rows(
 
 def test_the_report_shows_what_the_terminal_shows(tmp_path):
     model = fit("knn", DATA.train)
-    found = examples({"a": model, "b": model}, DATA, k=2, count=3)
-    assert len(found) == 3
-    for text, lists in found:
+    predictions = examples({"a": model, "b": model}, DATA, k=2, count=3)
+    assert len(predictions) == 3
+    for text, lists in predictions:
         assert len(lists) == 2
         assert lists[0][0] == (text.split(maxsplit=1)[1], True)
     result = evaluate(model, DATA.test)
     results = {"knn": result, "frugal-plain": result, "frugal": result}
-    write_report(tmp_path / "report.html", DATA, results, found, {"without Gandalf": [2.0, 1.0]})
+    write_report(tmp_path / "report.html", DATA, results, predictions, {"without Gandalf": [2.0, 1.0]})
     text = (tmp_path / "report.html").read_text()
     assert text.count("<svg") == 3
     assert "&lt;b&gt;fox&lt;/b&gt; ✓" in text
     assert f"{result.values['PSP@5']:.2f}" in text
-    write_report(tmp_path / "report.html", DATA, results, found, {})
+    write_report(tmp_path / "report.html", DATA, results, predictions, {})
     assert (tmp_path / "report.html").read_text().count("<svg") == 2

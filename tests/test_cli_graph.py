@@ -69,10 +69,10 @@ def test_build_writes_the_graph_whole_and_refuses_to_replace_it(folder, tmp_path
 
 
 @pytest.mark.parametrize("kind", ["conditionals", "glas", "walk", "proximity"])
-def test_every_kind_can_be_built_foreseen_and_shown(kind, folder, tmp_path):
+def test_every_kind_can_be_built_estimated_and_shown(kind, folder, tmp_path):
     file = tmp_path / f"{kind}.safetensors"
-    foreseen = json.loads(run("graph", "build", folder, "--kind", kind, "--dry-run"))
-    assert set(foreseen) == {"peak_bytes", "seconds", "entries"}
+    estimated = json.loads(run("graph", "build", folder, "--kind", kind, "--dry-run"))
+    assert set(estimated) == {"peak_bytes", "seconds", "entries"}
     assert not file.exists()
     run("graph", "build", folder, "--kind", kind, "--out", file, "--top", 3)
     assert len(read_arrays(file)["indptr"]) == 5
@@ -147,18 +147,18 @@ def test_an_export_knows_its_original_points(format, folder, tmp_path):
     model = fit("knn", after.train)
     np.testing.assert_array_equal(model.frequencies, frequencies(before.train.targets))
     assert model.points == 5
-    again = Gandalf().rows(after.train)
-    np.testing.assert_array_equal(again.toarray(), Gandalf().rows(before.train).toarray())
-    told = [
+    rows = Gandalf().rows(after.train)
+    np.testing.assert_array_equal(rows.toarray(), Gandalf().rows(before.train).toarray())
+    shown = [
         json.loads(run("graph", "show", place, "--label", "cat", "--json")) for place in (folder, tmp_path / "more")
     ]
-    assert told[0] == told[1]
+    assert shown[0] == shown[1]
 
 
 def test_converting_an_export_keeps_what_is_original(folder, tmp_path):
     run("augment", folder, tmp_path / "more")
-    run("data", "convert", tmp_path / "more", tmp_path / "again", "--format", "parquet")
-    assert len(load(tmp_path / "again").train.original) == 5
+    run("data", "convert", tmp_path / "more", tmp_path / "converted", "--format", "parquet")
+    assert len(load(tmp_path / "converted").train.original) == 5
 
 
 CHANGES = [
@@ -261,9 +261,9 @@ def test_labels_are_found_by_number_or_text_and_else_the_closest_are_named(folde
 
 
 def test_fit_says_unknown_where_there_are_too_few_twins(folder, tmp_path):
-    told = json.loads(run("graph", "fit", folder, "--json"))
-    assert told["method"] == "shrunk"
-    assert told["verdict"] == "unknown"
+    report = json.loads(run("graph", "fit", folder, "--json"))
+    assert report["method"] == "shrunk"
+    assert report["verdict"] == "unknown"
     assert "Unknown: only 2 of 4 label texts" in run("graph", "fit", folder, "--plot", tmp_path / "r.svg")
 
 
@@ -283,9 +283,9 @@ def test_augment_writes_a_folder_like_the_shared_data_sets(folder, tmp_path):
     assert rows[5] == {"text": "cat", "labels": [0, 1], "weights": [1.0, 0.5]}
     assert rows[8] == {"text": "lone fox", "labels": [3], "weights": [1.0]}
     assert {path.name for path in out.iterdir()} >= {"tst.jsonl.gz", "lbl.jsonl.gz", "tst_filter.txt"}
-    again = load(out)
-    assert again.test.excluded.nnz == 1
-    assert again.labels.texts.tolist() == LABELS
+    augmented = load(out)
+    assert augmented.test.excluded.nnz == 1
+    assert augmented.labels.texts.tolist() == LABELS
     assert json.loads((out / "augmentation.json").read_text())["part"] == "gandalf"
     with pytest.raises(DataError, match="--force"):
         run("augment", folder, out)
@@ -308,9 +308,9 @@ def test_every_format_holds_it_or_names_binarise(format, folder, tmp_path):
             run("augment", folder, tmp_path / "soft", "--format", format)
         assert not (tmp_path / "soft").exists()
     run("augment", folder, tmp_path / format, "--format", format, "--binarise", 0.4)
-    again = load(tmp_path / format)
-    assert len(again.train) == 9
-    assert again.train.targets[[5]].indices.tolist() == [0, 1]
+    loaded = load(tmp_path / format)
+    assert len(loaded.train) == 9
+    assert loaded.train.targets[[5]].indices.tolist() == [0, 1]
 
 
 def test_labelmix_calibrate_and_settings(folder, tmp_path):
@@ -319,9 +319,9 @@ def test_labelmix_calibrate_and_settings(folder, tmp_path):
     assert len(texts) == 5
     assert texts[1] == "cat red"
     run("augment", folder, tmp_path / "cal", "--calibrate", "--set", "share=0.5")
-    told = json.loads((tmp_path / "cal" / "augmentation.json").read_text())
-    assert told["fitted"]["method"] == "shrunk"
-    assert told["share"] == 0.5
+    settings = json.loads((tmp_path / "cal" / "augmentation.json").read_text())
+    assert settings["fitted"]["method"] == "shrunk"
+    assert settings["share"] == 0.5
     with pytest.raises(RecipeError, match="labelmix has no setting 'calibrate'"):
         run("augment", folder, tmp_path / "no", "--method", "labelmix", "--calibrate")
     with pytest.raises(RecipeError, match="no '='"):

@@ -24,9 +24,9 @@ def random_case(points=200, labels=30, seed=0):
 def test_sums_are_the_metrics_themselves():
     (first, second), targets, inverse = random_case()
     for top in (first, second):
-        found = gains(top, targets, inverse, 5)
-        assert found.hits.sum() / (5 * len(top)) == pytest.approx(precision(top.labels, targets)[5])
-        assert found.gains.sum() / found.best.sum() == pytest.approx(psp(top.labels, targets, inverse)[5])
+        per_point = gains(top, targets, inverse, 5)
+        assert per_point.hits.sum() / (5 * len(top)) == pytest.approx(precision(top.labels, targets)[5])
+        assert per_point.gains.sum() / per_point.best.sum() == pytest.approx(psp(top.labels, targets, inverse)[5])
     one, five = paired(first, second, targets, inverse, draws=50)
     assert one.first == pytest.approx(100 * precision(first.labels, targets)[1])
     assert five.second == pytest.approx(100 * psp(second.labels, targets, inverse)[5])
@@ -37,9 +37,9 @@ def test_the_interval_is_that_of_a_mean_of_differences():
     (first, second), targets, inverse = random_case(points=2000)
     one, _ = paired(first, second, targets, inverse)
     each = 100 * (gains(second, targets, inverse, 1).hits - gains(first, targets, inverse, 1).hits)
-    spread = 1.96 * each.std() / np.sqrt(len(each))
-    assert one.low == pytest.approx(one.difference - spread, abs=0.15 * spread)
-    assert one.high == pytest.approx(one.difference + spread, abs=0.15 * spread)
+    half_width = 1.96 * each.std() / np.sqrt(len(each))
+    assert one.low == pytest.approx(one.difference - half_width, abs=0.15 * half_width)
+    assert one.high == pytest.approx(one.difference + half_width, abs=0.15 * half_width)
 
 
 def test_equal_models_do_not_differ_and_nothing_gives_nothing():

@@ -80,12 +80,12 @@ def test_the_checks_of_scikit_learn(estimator, check):
 def test_lists_of_names():
     model = LongtailClassifier("knn", top=2).fit(TEXTS, NAMES)
     assert model.classes_.tolist() == sorted({*COLOURS, *ANIMALS})
-    found = model.predict(["a wild fox"])
-    assert isinstance(found, sp.csr_array) and found.shape == (1, 11) and found.dtype == np.int64
-    assert set(model.classes_[found.indices]) == {"wild", "fox"}
-    chances = model.predict_proba(["a wild fox", "unseen"])
-    assert chances.shape == (2, 11) and chances.data.min() >= 0 and chances.data.max() <= 1
-    assert chances[[1]].nnz == 0
+    indicators = model.predict(["a wild fox"])
+    assert isinstance(indicators, sp.csr_array) and indicators.shape == (1, 11) and indicators.dtype == np.int64
+    assert set(model.classes_[indicators.indices]) == {"wild", "fox"}
+    probabilities = model.predict_proba(["a wild fox", "unseen"])
+    assert probabilities.shape == (2, 11) and probabilities.data.min() >= 0 and probabilities.data.max() <= 1
+    assert probabilities[[1]].nnz == 0
     assert model.score(TEXTS, NAMES) == 1
     assert model.score(["a wild fox"], [["never seen"]]) == 0
 
@@ -117,8 +117,8 @@ def test_threshold_and_probabilities():
     many, matrix = TEXTS * 60, sp.csr_array(np.tile(MATRIX.toarray(), (60, 1)))
     model = LongtailClassifier("knn", top=3, threshold=0.5).fit(many, matrix, label_texts=ANIMALS)
     assert model.model_.probabilities is not None
-    chances = model.predict_proba(["my cat"])
-    assert chances[0, 0] > 0.9
+    probabilities = model.predict_proba(["my cat"])
+    assert probabilities[0, 0] > 0.9
     assert model.predict(["my cat"]).indices.tolist() == [0]
     few = LongtailClassifier("knn", top=3).fit(TEXTS[:6], MATRIX[:6])
     assert few.model_.probabilities is None
@@ -143,8 +143,8 @@ def test_pipelines_and_searches():
     assert search.predict(["RED FOX"]).indices.tolist() == [2]
     scores = cross_val_score(LongtailClassifier("knn"), TEXTS, NAMES, cv=KFold(3, shuffle=True, random_state=0))
     assert scores.mean() > 0.8
-    found = LongtailClassifier("knn", top=1, label_texts=ANIMALS).fit(TEXTS, MATRIX).predict(TEXTS)
-    assert f1_score(MATRIX.toarray(), found.toarray(), average="micro") == 1
+    predicted = LongtailClassifier("knn", top=1, label_texts=ANIMALS).fit(TEXTS, MATRIX).predict(TEXTS)
+    assert f1_score(MATRIX.toarray(), predicted.toarray(), average="micro") == 1
 
 
 @pytest.mark.parametrize(

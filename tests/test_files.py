@@ -102,12 +102,12 @@ def test_a_failed_swap_puts_the_old_folder_back(tmp_path, monkeypatch):
 def test_arrays_come_back_by_memory_map(tmp_path, dtype):
     arrays = {"a": np.arange(6).astype(dtype).reshape(2, 3), "empty": np.zeros((0, 4), dtype)}
     write_arrays(tmp_path / "x.safetensors", arrays)
-    held = read_arrays(tmp_path / "x.safetensors")
+    loaded = read_arrays(tmp_path / "x.safetensors")
     for name, array in arrays.items():
-        assert held[name].dtype == array.dtype
-        np.testing.assert_array_equal(held[name], array)
+        assert loaded[name].dtype == array.dtype
+        np.testing.assert_array_equal(loaded[name], array)
     with pytest.raises(ValueError):
-        held["a"][0, 0] = 1
+        loaded["a"][0, 0] = 1
 
 
 @settings(max_examples=300, deadline=None)
@@ -120,11 +120,11 @@ def test_a_damaged_array_file_is_refused_or_harmless(tmp_path_factory, data):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     path.write_bytes(raw[: data.draw(st.integers(0, len(raw)))])
     try:
-        held = read_arrays(path)
+        loaded = read_arrays(path)
     except ModelError as error:
         assert "damaged" in str(error)
     else:
-        assert sum(array.nbytes for array in held.values()) <= 2 * len(raw)
+        assert sum(array.nbytes for array in loaded.values()) <= 2 * len(raw)
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,8 @@ def slow_psndcg(predicted, truth, weights, k, variant):
 
 
 def slow_coverage(predicted, truth, k, total):
-    found = {label for p, t in zip(predicted, truth, strict=True) for _, label in first_hits(p, t, k)}
-    return len(found) / total if total else 0
+    values = {label for p, t in zip(predicted, truth, strict=True) for _, label in first_hits(p, t, k)}
+    return len(values) / total if total else 0
 
 
 @given(cases())
@@ -123,9 +123,9 @@ def test_propensity_scored(case, weights):
     assert metrics.psp(labels, targets, inverse, ks) == pytest.approx(expected)
     for variant in ("pyxclib", "attentionxml"):
         expected = {k: slow_psndcg(predicted, truth, weights, k, variant) for k in ks}
-        found = metrics.psndcg(labels, targets, inverse, ks, variant)
-        assert found == pytest.approx(expected)
-        assert found[1] == pytest.approx(metrics.psp(labels, targets, inverse, (1,))[1])
+        values = metrics.psndcg(labels, targets, inverse, ks, variant)
+        assert values == pytest.approx(expected)
+        assert values[1] == pytest.approx(metrics.psp(labels, targets, inverse, (1,))[1])
 
 
 @given(cases())
@@ -147,13 +147,13 @@ def test_bins_add_up_to_precision(case, numbers):
         range(1, k + 1),
         np.array(numbers[:width]),
     )
-    found = metrics.bin_contributions(labels, targets, of_label, ks)
+    values = metrics.bin_contributions(labels, targets, of_label, ks)
     total = metrics.precision(labels, targets, ks)
     for k in ks:
         hits = [label for p, t in zip(predicted, truth, strict=True) for _, label in first_hits(p, t, k)]
         expected = [sum(of_label[label] == n for label in hits) / (k * len(truth)) for n in range(max(of_label) + 1)]
-        assert found[k].tolist() == pytest.approx(expected)
-        assert found[k].sum() == pytest.approx(total[k])
+        assert values[k].tolist() == pytest.approx(expected)
+        assert values[k].sum() == pytest.approx(total[k])
 
 
 @given(cases(), st.lists(st.integers(0, 20), min_size=7, max_size=7), st.integers(1, 5))

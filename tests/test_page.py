@@ -12,7 +12,7 @@ from longtail.report import draw_curves, draw_frequencies, draw_groups
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
-class Seen(HTMLParser):
+class Parser(HTMLParser):
     """Collect tags and attributes, and check that every tag is closed."""
 
     def __init__(self):
@@ -53,12 +53,12 @@ def written(tmp_path):
 
 def test_one_file_without_scripts_in_which_nothing_is_taken_for_markup(tmp_path):
     text = written(tmp_path)
-    seen = Seen()
-    seen.feed(text)
-    assert seen.open == []
-    assert not {"script", "img", "link", "iframe"} & set(seen.tags)
-    assert not [name for name, _ in seen.attributes if name.startswith("on")]
-    links = [value for name, value in seen.attributes if name in ("href", "xlink:href", "src")]
+    parser = Parser()
+    parser.feed(text)
+    assert parser.open == []
+    assert not {"script", "img", "link", "iframe"} & set(parser.tags)
+    assert not [name for name, _ in parser.attributes if name.startswith("on")]
+    links = [value for name, value in parser.attributes if name in ("href", "xlink:href", "src")]
     assert all(value.startswith("#") for value in links)
     assert text.count("<svg") == 3
     assert "&lt;img" in text

@@ -18,10 +18,10 @@ def test_they_come_true_on_other_points_of_the_same_kind():
     scores = random.normal(size=100_000)
     chance = 1 / (1 + np.exp(-3 * scores))
     hits = random.random(100_000) < chance
-    held = Probabilities.fit(scores[:50_000], hits[:50_000])
-    for row in reliability(held(scores[50_000:]), hits[50_000:]):
+    calibrated = Probabilities.fit(scores[:50_000], hits[:50_000])
+    for row in reliability(calibrated(scores[50_000:]), hits[50_000:]):
         assert abs(row.predicted - row.observed) < 0.05
-    assert np.abs(held(scores[50_000:]) - chance[50_000:]).mean() < 0.03
+    assert np.abs(calibrated(scores[50_000:]) - chance[50_000:]).mean() < 0.03
 
 
 def test_the_same_as_isotonic_regression_of_scikit_learn():
@@ -35,14 +35,14 @@ def test_the_same_as_isotonic_regression_of_scikit_learn():
 
 @given(st.lists(st.tuples(st.floats(-5, 5), st.booleans()), min_size=1, max_size=60))
 def test_a_better_score_never_has_a_smaller_probability(pairs):
-    held = Probabilities.fit(np.array([score for score, _ in pairs]), np.array([hit for _, hit in pairs]))
-    values = held(np.linspace(-9, 9, 200))
+    calibrated = Probabilities.fit(np.array([score for score, _ in pairs]), np.array([hit for _, hit in pairs]))
+    values = calibrated(np.linspace(-9, 9, 200))
     assert (np.diff(values) >= 0).all() and (values > 0).all() and (values < 1).all()
 
 
 def test_what_is_not_there_has_none_and_few_points_give_no_curve():
-    held = Probabilities.fit(np.arange(100), np.arange(100) > 50)
-    assert held(np.array([-np.inf], np.float32)).tolist() == [0]
+    calibrated = Probabilities.fit(np.arange(100), np.arange(100) > 50)
+    assert calibrated(np.array([-np.inf], np.float32)).tolist() == [0]
     top = TopK(np.zeros((3, 1), np.int32), np.zeros((3, 1), np.float32))
     assert fit_probabilities(top, label_matrix(np.arange(4), np.zeros(3, int), (3, 2))) is None
 

@@ -1,6 +1,6 @@
 """TOP-K × TOP-K → WHAT CHANGED: two sets of predictions for the same points, side by side.
 
-Differences come with an interval: the points are drawn again and again with replacement (a paired bootstrap), so that a
+Differences come with an interval: the points are resampled with replacement (a paired bootstrap), so that a
 difference that a few points decide is seen as such.
 """
 
@@ -31,7 +31,7 @@ class Difference:
 
     @property
     def certain(self) -> bool:
-        """Tell whether the interval leaves zero out."""
+        """Return whether the interval leaves zero out."""
         return self.low > 0 or self.high < 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -56,8 +56,8 @@ def gains(top: TopK, targets: LabelMatrix, inverse: NDArray[Any], k: int) -> Gai
     weights = np.where(hits, inverse[labels], 0.0)
     ideal: sp.csr_array = targets.copy()
     ideal.data = np.asarray(inverse, np.float32)[targets.indices]
-    most = best_of(ideal, k)
-    best = np.where(most.labels >= 0, inverse[most.labels], 0.0)
+    ideal_top = best_of(ideal, k)
+    best = np.where(ideal_top.labels >= 0, inverse[ideal_top.labels], 0.0)
     return Gains(hits.sum(1).astype(np.float64), weights.sum(1), best.sum(1))
 
 
@@ -75,20 +75,20 @@ def paired(
     points = len(first)
     if points == 0:
         return []
-    above = np.stack([gains(top, targets, inverse, 1).hits for top in (first, second)], 1)  # (N, 2)
-    wide = [gains(top, targets, inverse, 5) for top in (first, second)]
-    gained, best = np.stack([entry.gains for entry in wide], 1), wide[0].best
+    hits = np.stack([gains(top, targets, inverse, 1).hits for top in (first, second)], 1)  # (N, 2)
+    at_5 = [gains(top, targets, inverse, 5) for top in (first, second)]
+    gained, best = np.stack([entry.gains for entry in at_5], 1), at_5[0].best
     random = np.random.default_rng(seed)
-    drawn: list[NDArray[np.float64]] = []
+    samples: list[NDArray[np.float64]] = []
     for _ in range(draws):
         weights = np.bincount(random.integers(0, points, points), minlength=points)
-        drawn.append(np.concatenate([weights @ above / points, weights @ gained / max(float(weights @ best), 1e-12)]))
-    table = 100 * np.array(drawn)  # (draws, 4)
-    whole = (np.concatenate([above.mean(0), gained.sum(0) / max(float(best.sum()), 1e-12)]) * 100).tolist()
+        samples.append(np.concatenate([weights @ hits / points, weights @ gained / max(float(weights @ best), 1e-12)]))
+    table = 100 * np.array(samples)  # (draws, 4)
+    estimates = (np.concatenate([hits.mean(0), gained.sum(0) / max(float(best.sum()), 1e-12)]) * 100).tolist()
     out = []
     for name, a, b in (("P@1", 0, 1), ("PSP@5", 2, 3)):
         low, high = np.quantile(table[:, b] - table[:, a], (0.025, 0.975))
-        out.append(Difference(name, whole[a], whole[b], whole[b] - whole[a], float(low), float(high)))
+        out.append(Difference(name, estimates[a], estimates[b], estimates[b] - estimates[a], float(low), float(high)))
     return out
 
 
@@ -107,20 +107,20 @@ def changed_labels(
 ) -> tuple[list[Change], list[Change]]:
     """Return the labels that gained and that lost the most hits, at most `most` of each."""
     count = int(targets.shape[1])
-    found = [_hit_labels(top, targets, k, count) for top in (first, second)]
-    return _extremes(found[0], found[1], np.bincount(targets.indices, minlength=count), most)
+    hits = [_hit_labels(top, targets, k, count) for top in (first, second)]
+    return _extremes(hits[0], hits[1], np.bincount(targets.indices, minlength=count), most)
 
 
 def changed_points(
     first: TopK, second: TopK, targets: LabelMatrix, k: int = 5, most: int = 5
 ) -> tuple[list[Change], list[Change]]:
     """Return the points that gained and that lost the most hits, at most `most` of each."""
-    found = [contains(targets, top.labels[:, :k]).sum(1) for top in (first, second)]
-    return _extremes(found[0], found[1], np.diff(targets.indptr), most)
+    hits = [contains(targets, top.labels[:, :k]).sum(1) for top in (first, second)]
+    return _extremes(hits[0], hits[1], np.diff(targets.indptr), most)
 
 
 def _hit_labels(top: TopK, targets: LabelMatrix, k: int, count: int) -> NDArray[np.int64]:
-    """Count how often each label is found where it belongs, (L,)."""
+    """Count the hits of each label, (L,)."""
     labels = top.labels[:, :k]
     return np.bincount(labels[contains(targets, labels)], minlength=count)
 

@@ -38,7 +38,7 @@ class DataError(LongtailError):
 
 
 class BadArgument(DataError, ValueError):
-    """What was given to an estimator is wrong."""
+    """An argument of an estimator is wrong."""
 
 
 class ModelError(LongtailError):

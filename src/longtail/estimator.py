@@ -32,11 +32,11 @@ class LongtailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     texts of the labels: one for each column of a label matrix, or by name; a name that no point has is a label too.
     `predict` returns the best `top` labels of each text whose probability is at least `threshold`.
 
-    Probabilities say how often such a score was right on points that the fit held out. Where it held none out (few
-    points, or a recipe with nothing to choose) they are shares of the scores of a text: good for order only.
+    Probabilities are calibrated on validation points that the fit holds out. Where it holds none out (few points, or a
+    recipe with nothing to choose) they are a softmax over the scores of a text: good for order only.
 
     Labels are a matrix (sparse or dense, one column each), or a list of names for each text. For cross-validation of
-    lists give `cv=KFold(…)`: scikit-learn itself can only cut matrices. `score` is P@1.
+    lists give `cv=KFold(…)`: scikit-learn itself can only split matrices. `score` is P@1.
 
     >>> model = LongtailClassifier("knn", top=1).fit(["red cat", "old dog"], [["cat"], ["dog"]])
     >>> model.predict(["my cat"]).toarray(), model.classes_.tolist()
@@ -84,54 +84,54 @@ class LongtailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise BadArgument(
                 f"{len(points)} texts and labels for {targets.shape[0]}", remedy="give labels to each text"
             )
-        meant = Labels(len(self.classes_), _label_texts(self.classes_, known, given=not _is_matrix(y)))
-        train = Split("train", meant, targets, no_pairs(targets.shape), points, dataset="data")
+        labels = Labels(len(self.classes_), _label_texts(self.classes_, known, named=not _is_matrix(y)))
+        train = Split("train", labels, targets, no_pairs(targets.shape), points, dataset="data")
         self.model_ = fit(self._recipe(), train)
         return self
 
     def predict(self, texts: Iterable[str]) -> sp.csr_array:
         """Return an indicator matrix (N, L): 1 for the best `top` labels that reach the threshold."""
-        found, chances = self._chances(texts, self.top)
-        kept = (found.labels >= 0) & (chances >= self.threshold)
-        return _matrix(found, np.ones_like(chances), kept, len(self.classes_), np.int64)
+        topk, probabilities = self._topk(texts, self.top)
+        mask = (topk.labels >= 0) & (probabilities >= self.threshold)
+        return _matrix(topk, np.ones_like(probabilities), mask, len(self.classes_), np.int64)
 
     def predict_proba(self, texts: Iterable[str]) -> sp.csr_array:
         """Return the probabilities (N, L) of the best labels of each text; all others are 0."""
-        found, chances = self._chances(texts, CANDIDATES)
-        return _matrix(found, chances, found.labels >= 0, len(self.classes_), np.float32)
+        topk, probabilities = self._topk(texts, CANDIDATES)
+        return _matrix(topk, probabilities, topk.labels >= 0, len(self.classes_), np.float32)
 
     def score(self, texts: Iterable[str], y: Any) -> float:
         """Return P@1: the share of the texts whose best label is right."""
-        found, _ = self._chances(texts, 1)
+        topk, _ = self._topk(texts, 1)
         if _is_matrix(y):
             targets = _targets(y, None)[1]
         else:
-            places = {name: place for place, name in enumerate(self.classes_.tolist())}
-            targets = _rows([[name for name in row if name in places] for row in y], places)
-        return float(contains(targets, found.labels).mean()) if len(found) else 0.0
+            columns = {name: column for column, name in enumerate(self.classes_.tolist())}
+            targets = _rows([[name for name in row if name in columns] for row in y], columns)
+        return float(contains(targets, topk.labels).mean()) if len(topk) else 0.0
 
     def _recipe(self) -> Recipe:
-        """Find the recipe and change it as asked."""
+        """Find the recipe and apply the settings."""
         recipe = find_recipe(self.recipe)
         for path, value in (self.settings or {}).items():
             recipe = recipe.override(path, value)
         return recipe.override("seed", self.seed)
 
-    def _chances(self, texts: Iterable[str], k: int) -> tuple[TopK, Floats]:
+    def _topk(self, texts: Iterable[str], k: int) -> tuple[TopK, Floats]:
         """Predict the k best labels, with their probabilities (N, k)."""
         check_is_fitted(self, "model_")
-        wide = min(max(k, CANDIDATES), len(self.classes_))
-        top = self.model_.predict(_texts(texts), wide)
-        found = top.labels >= 0
-        scores = np.where(found, top.scores, -np.inf)
+        candidates = min(max(k, CANDIDATES), len(self.classes_))
+        top = self.model_.predict(_texts(texts), candidates)
+        mask = top.labels >= 0
+        scores = np.where(mask, top.scores, -np.inf)
         if self.model_.probabilities is not None:
-            chances = self.model_.probabilities(scores)
+            probabilities = self.model_.probabilities(scores)
         else:
-            best = np.where(found.any(1), scores.max(1, initial=-np.inf), 0)
-            chances = np.exp(scores - best[:, None])  # exp(-inf) is 0
-            chances /= np.maximum(chances.sum(1, keepdims=True), np.finfo(np.float32).tiny)
-        k = min(k, wide)
-        return TopK(top.labels[:, :k], top.scores[:, :k], top.names), chances[:, :k].astype(np.float32)
+            best = np.where(mask.any(1), scores.max(1, initial=-np.inf), 0)
+            probabilities = np.exp(scores - best[:, None])  # exp(-inf) is 0
+            probabilities /= np.maximum(probabilities.sum(1, keepdims=True), np.finfo(np.float32).tiny)
+        k = min(k, candidates)
+        return TopK(top.labels[:, :k], top.scores[:, :k], top.names), probabilities[:, :k].astype(np.float32)
 
 
 def _texts(texts: Iterable[str]) -> Texts:
@@ -151,7 +151,7 @@ def _texts(texts: Iterable[str]) -> Texts:
 
 
 def _is_matrix(labels: Any) -> bool:
-    """Tell label matrices from lists of names."""
+    """Return whether labels are a matrix, not lists of names."""
     return sp.issparse(labels) or (getattr(labels, "ndim", 0) == 2 and np.asarray(labels).dtype.kind in "biuf")
 
 
@@ -174,20 +174,20 @@ def _targets(labels: Any, known: Names | None) -> tuple[NDArray[Any], LabelMatri
         classes = sorted(names)
     except TypeError:
         raise BadArgument("label names of several types", remedy="use strings or whole numbers, not both") from None
-    return np.array(classes), _rows(lists, {name: place for place, name in enumerate(classes)})
+    return np.array(classes), _rows(lists, {name: column for column, name in enumerate(classes)})
 
 
-def _rows(lists: list[list[Any]], places: Mapping[Any, int]) -> LabelMatrix:
+def _rows(lists: list[list[Any]], columns: Mapping[Any, int]) -> LabelMatrix:
     """Turn lists of names into a label matrix."""
     starts = np.concatenate([[0], np.cumsum([len(row) for row in lists])]).astype(np.int64)
-    labels = np.fromiter((places[name] for row in lists for name in row), np.int64)
-    return label_matrix(starts, labels, (len(lists), len(places)))
+    labels = np.fromiter((columns[name] for row in lists for name in row), np.int64)
+    return label_matrix(starts, labels, (len(lists), len(columns)))
 
 
-def _label_texts(classes: NDArray[Any], known: Names | None, *, given: bool) -> Texts | None:
-    """Find the text of every label; names that were given are texts themselves."""
+def _label_texts(classes: NDArray[Any], known: Names | None, *, named: bool) -> Texts | None:
+    """Return the text of every label; without label texts, names (if `named`) are their own texts."""
     if known is None:
-        return Texts(str(name) for name in classes.tolist()) if given else None
+        return Texts(str(name) for name in classes.tolist()) if named else None
     if isinstance(known, Mapping):
         missing = next((name for name in classes.tolist() if name not in known), None)
         if missing is not None:
@@ -198,9 +198,9 @@ def _label_texts(classes: NDArray[Any], known: Names | None, *, given: bool) -> 
     return Texts(list(known))
 
 
-def _matrix(top: TopK, values: NDArray[Any], kept: NDArray[np.bool_], width: int, kind: type) -> sp.csr_array:
-    """Put values (N, k) into a sparse matrix (N, L)."""
-    cells = np.nonzero(kept)[0], top.labels[kept]
-    matrix: sp.csr_array = sp.csr_array((values[kept].astype(kind), cells), shape=(len(top), width))
+def _matrix(top: TopK, values: NDArray[Any], mask: NDArray[np.bool_], width: int, dtype: type) -> sp.csr_array:
+    """Scatter values (N, k) into a sparse matrix (N, L)."""
+    cells = np.nonzero(mask)[0], top.labels[mask]
+    matrix: sp.csr_array = sp.csr_array((values[mask].astype(dtype), cells), shape=(len(top), width))
     matrix.sort_indices()
     return matrix

@@ -18,8 +18,8 @@ from longtail.data.dataset import Labels
 from longtail.data.tokens import WORD, Words
 from longtail.labels.propensity import bins
 from longtail.model import Model
-from longtail.shortlists.inverted import Inverted
-from longtail.shortlists.lexical import LABELS, POINTS
+from longtail.scorers.lexical import LABELS, POINTS
+from longtail.search.inverted import Inverted
 
 BINS = ("head", "torso", "tail")
 MOST_WORDS = 50  # of a long text that are tried
@@ -90,12 +90,14 @@ class Reasons:
         """Label texts and training points by their words: that of the model if it holds the same points."""
         model, examples = self.model, self.model.examples
         if examples is None:
-            return model.lexical.near if model.lexical else None
+            inverted: Inverted | None = model.lexical.near if model.lexical else None
+            return inverted
         if model.lexical is not None and model.lexical.targets.shape[0] >= len(examples.texts):
             known = model.lexical.near.groups[POINTS][:CHECKED]
             bags = model.lexical.words.bag(examples.texts[:CHECKED])
             if known.shape == bags.shape and abs(known - bags).max() < 1e-5:
-                return model.lexical.near
+                same: Inverted = model.lexical.near
+                return same
         names = model.words.bag(model.labels.texts or [""] * len(model.labels))
         return Inverted.build(names, model.words.bag(examples.texts))
 

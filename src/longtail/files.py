@@ -89,7 +89,7 @@ def whole_folder(path: str | Path, *, force: bool = False) -> Iterator[Path]:
 
 
 def _written_by_us(folder: Path) -> bool:
-    """Tell whether a folder holds nothing but files that longtail names so, and a config.json only of a model."""
+    """Return whether a folder holds nothing but files that longtail names so, and a config.json only of a model."""
     entries = list(folder.iterdir())
     if not all(entry.is_file() and WRITTEN.fullmatch(entry.name) for entry in entries):
         return False
@@ -180,7 +180,7 @@ def read_texts(path: Path) -> dict[str, Texts]:
 
 
 def released(array: NDArray[Any]) -> None:
-    """Give the memory of a mapped file back; it is read again when somebody looks."""
+    """Give the memory of a mapped file back; it is read again on the next access."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -190,17 +190,17 @@ def released(array: NDArray[Any]) -> None:
 
 def matrix_arrays(name: str, matrix: sp.csr_array) -> dict[str, NDArray[Any]]:
     """Name the arrays of a CSR for `write_arrays`; an empty name leaves them bare."""
-    held = {"indptr": matrix.indptr, "indices": matrix.indices, "values": matrix.data}
-    held["shape"] = np.asarray(matrix.shape, np.int64)
-    return {f"{name}.{key}" if name else key: value for key, value in held.items()}
+    arrays = {"indptr": matrix.indptr, "indices": matrix.indices, "values": matrix.data}
+    arrays["shape"] = np.asarray(matrix.shape, np.int64)
+    return {f"{name}.{key}" if name else key: value for key, value in arrays.items()}
 
 
-def matrix_of(held: Mapping[str, NDArray[Any]], name: str) -> sp.csr_array:
+def matrix_of(arrays: Mapping[str, NDArray[Any]], name: str) -> sp.csr_array:
     """Put the CSR called `name` together without copying, after checking that its indices stay inside."""
-    values, indices, indptr, shape = (held[f"{name}.{key}"] for key in ("values", "indices", "indptr", "shape"))
+    values, indices, indptr, shape = (arrays[f"{name}.{key}"] for key in ("values", "indices", "indptr", "shape"))
     rows, columns = (int(size) for size in shape)
-    sound = len(indptr) == rows + 1 and indptr[0] == 0 and int(indptr[-1]) == len(indices) == len(values)
-    if not sound or bool((np.diff(indptr) < 0).any()):
+    valid = len(indptr) == rows + 1 and indptr[0] == 0 and int(indptr[-1]) == len(indices) == len(values)
+    if not valid or bool((np.diff(indptr) < 0).any()):
         raise ModelError(f"{name} is damaged: it does not fit its shape; write the folder again")
     if len(indices) and not 0 <= indices.min() <= indices.max() < columns:
         raise ModelError(f"{name} is damaged: it names a column beyond {columns}; write the folder again")

@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from longtail.additions import Additions
 from longtail.artefact import open_artefact
 from longtail.data.dataset import Labels
 from longtail.data.tokens import WORD
@@ -28,7 +27,8 @@ from longtail.errors import DataError, LongtailError, ModelError
 from longtail.explanations import Explanation, Reasons, carried, name_of
 from longtail.labels.journal import Added, Change, Journal, Removed
 from longtail.model import Model, read_config, strings, verify_files
-from longtail.predictions import Groups, Ranker, Rules, predict
+from longtail.predictions import Groups, Predictor, Rules, predict
+from longtail.scorers.added import Additions
 from longtail.types import LabelMatrix, Texts, TopK, joined
 
 log = logging.getLogger("longtail")
@@ -44,7 +44,7 @@ class _Now:
     labels: Labels
     frequencies: NDArray[np.int64]
     removed: frozenset[int]
-    ranker: Ranker
+    predictor: Predictor
 
 
 class Index:
@@ -67,10 +67,11 @@ class Index:
         self.folder, self.model = folder, model
         self.name = folder.resolve().name
         self._files = dict(config["files"])
-        self._search, self.served = open_artefact(folder, model, config)
+        self._vectors, self.served = open_artefact(folder, model, config)
+        self._scorer = replace(model.scorer, vectors=self._vectors)
         self._reasons = Reasons(model)
         self.damage: LongtailError | None = None
-        self._now = _Now(model.labels, model.frequencies, frozenset(), Ranker(model, self._search))
+        self._now = _Now(model.labels, model.frequencies, frozenset(), Predictor(self._scorer, len(model.labels)))
         self._journal = Journal(folder, _identity(config), lambda: _identity(read_config(folder)))
         self.refresh()
 
@@ -157,7 +158,7 @@ class Index:
         self._sound()
         asked, now = strings(texts), self._now
         rules = Rules(allow, deny, exclude, groups, now.removed).checked(len(asked), len(now.labels))
-        top = predict(now.ranker, asked, min(k, len(now.labels)), rules)
+        top = predict(now.predictor, asked, min(k, len(now.labels)), rules)
         labels, scores = top.labels, top.scores
         if probabilities:
             scores = np.where(labels < 0, -np.inf, self._curve()(scores)).astype(np.float32)
@@ -176,16 +177,16 @@ class Index:
         return self.model.probabilities
 
     def explanation(self, text: str, label: int) -> Explanation:
-        """Tell why a text gets a label."""
+        """Return why a text gets a label."""
         self._sound()
         self._existing([label])
         model, chosen, now = self.model, np.array([label]), self._now
 
         def score(asked: str) -> float:
-            own, scores = now.ranker.within(asked, chosen)
+            own, scores = now.predictor.within(asked, chosen)
             return float(scores[0]) if len(own) else 0.0
 
-        found, _ = now.ranker.one(text, RANKED)
+        found, _ = now.predictor.one(text, RANKED)
         ranks = [place for place in found.tolist() if place not in now.removed]
         value = score(text)
         return Explanation(
@@ -204,11 +205,11 @@ class Index:
         )
 
     def explain(self, text: str, label: int) -> dict[str, Any]:
-        """Tell why a text gets a label, in plain values."""
+        """Return why a text gets a label, in plain values."""
         return self.explanation(text, label).to_dict()
 
     def describe(self) -> dict[str, Any]:
-        """Tell recipe, sizes, data and metrics."""
+        """Return recipe, sizes, data and metrics."""
         model = self.model
         return {
             "name": self.name,
@@ -219,7 +220,7 @@ class Index:
             "removed": len(self.removed),
             "points": model.points,
             "words": len(model.words),
-            "dimensions": None if self._search is None else int(self._search.labels.rows.shape[1]),
+            "dimensions": None if self._vectors is None else self._vectors.store.dim,
             "blend": model.recipe.blend,
             "probabilities": model.probabilities is not None,
             "index": None if self.served is None else asdict(self.served),
@@ -227,7 +228,7 @@ class Index:
         }
 
     def label(self, label: int) -> dict[str, Any]:
-        """Tell what is known of a label: frequency, bin, neighbours, examples."""
+        """Return what is known of a label: frequency, bin, neighbours, examples."""
         self._sound()
         self._existing([label])
         texts = () if self.model.examples is None else self.model.examples.texts
@@ -250,10 +251,10 @@ class Index:
         if now.labels.texts is None or not words or limit < 1:
             return []
         lower = pc.utf8_lower(now.labels.texts.array)
-        held = np.ones(len(now.labels), np.bool_)
+        mask = np.ones(len(now.labels), np.bool_)
         for word in words:
-            held &= np.asarray(pc.match_substring(lower, word), np.bool_)
-        found = np.flatnonzero(held)
+            mask &= np.asarray(pc.match_substring(lower, word), np.bool_)
+        found = np.flatnonzero(mask)
         lengths = np.asarray(pc.utf8_length(lower.take(found)))
         order = found[np.argsort(lengths, kind="stable")]
         return [label for label in order.tolist() if label not in now.removed][:limit]
@@ -341,15 +342,15 @@ class Index:
         count = len(model.labels) + len(texts)
         if removed and max(removed) >= count:
             raise ModelError(f"{self._journal.path}: removes label {max(removed)} of {count}; restore the file")
-        added = Additions.of(texts, model.words, self._search, model.recipe) if texts else None
+        added = Additions.of(texts, model.words, self._vectors) if texts else None
         labels = model.labels
         if texts and labels.texts is not None:
             raw = None if labels.ids is None else joined(labels.ids, Texts(ids))
             labels = replace(labels, count=count, texts=joined(labels.texts, Texts(texts)), ids=raw)
         frequencies = np.concatenate([model.frequencies, np.zeros(len(texts), np.int64)])
-        self._now = _Now(labels, frequencies, frozenset(removed), Ranker(model, self._search, added))
+        self._now = _Now(labels, frequencies, frozenset(removed), Predictor(self._scorer, len(model.labels), added))
 
 
 def _identity(config: Mapping[str, Any]) -> str:
-    """Tell which labels a folder has: what the numbers of a journal mean."""
+    """Return which labels a folder has: what the numbers of a journal mean."""
     return str(config["files"].get("labels.parquet", ""))

@@ -1,4 +1,4 @@
-"""WORK → DONE ON ALL CORES: how many threads there may be, work that they share, and the memory that is held."""
+"""WORK → DONE ON ALL CORES: how many threads there may be, work that they share, and the memory in use."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from longtail.types import Floats
 MOST_THREADS = 8  # every thread has buffers of its own
 SMALL = 2**18  # multiplications that OpenBLAS does in one thread
 Item = TypeVar("Item")
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     """Whether this thread is one of several that share the cores."""
 
     sharing = False
 
 
-_here = _Here()
+_state = _ThreadState()
 
 
 def cores() -> int:
     """Count the cores that this process may use, up to OMP_NUM_THREADS and MOST_THREADS."""
-    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return min(own, int(asked) if asked.isdecimal() and int(asked) else own, MOST_THREADS)
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return min(available, int(limit) if limit.isdecimal() and int(limit) else available, MOST_THREADS)
 
 
 def threads() -> int:
     """Count the threads that a step may start: one a core, but one in all where `in_threads` has started them."""
-    return 1 if _here.sharing else cores()
+    return 1 if _state.sharing else cores()
 
 
-def in_threads(work: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
-    """Work on items in one thread a core, and yield what they make, in order."""
+def in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """Work on items in one thread a core, and yield the results in order."""
 
     def share() -> None:
-        _here.sharing = True
+        _state.sharing = True
 
     with ThreadPoolExecutor(threads(), initializer=share) as pool:
         yield from pool.map(work, items)
@@ -56,7 +56,7 @@ def product(left: Floats, right: Floats) -> Floats:
     Threads of `in_threads` multiply a few rows at a time: BLAS would start threads of its own for more, and these wait
     for the next product at full speed, on the cores of the others.
     """
-    if not _here.sharing:
+    if not _state.sharing:
         return np.asarray(left @ right, np.float32)
     rows = max(1, SMALL // max(1, right.size))
     out = np.empty((len(left), right.shape[1]), np.float32)
@@ -65,8 +65,8 @@ def product(left: Floats, right: Floats) -> Floats:
     return out
 
 
-def held() -> tuple[int, int] | None:
-    """Return the bytes of memory that this process holds now and the most it ever held, where the system tells."""
+def memory_usage() -> tuple[int, int] | None:
+    """Return the bytes of memory that this process uses now and the most it ever used, where the system says."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""TOP-K → NUMBERS: precision, recall, nDCG, their propensity-scored kin, coverage and bins.
+"""TOP-K → NUMBERS: precision, recall, nDCG, their propensity-scored versions, coverage and bins.
 
 `labels` (N, k) are predictions, best first, padded with -1. `targets` (N, L) are the truth; any stored value above 0 is
 relevant, so a soft target counts like a hard one. A label that is predicted twice for one point counts once, at its
@@ -41,12 +41,12 @@ def precision(labels: NDArray[Any], targets: LabelMatrix, ks: Ks = PLACES) -> At
     >>> precision(np.array([[2, 1], [0, -1]]), truth, ks=(1, 2))
     {1: 0.5, 2: 0.25}
     """
-    return _precision(_found(labels, targets, ks), ks)
+    return _precision(_hits(labels, targets, ks), ks)
 
 
 def recall(labels: NDArray[Any], targets: LabelMatrix, ks: Ks = PLACES) -> AtK:
     """Return the share of a point's relevant labels that are among its first k, mean over points."""
-    return _recall(_found(labels, targets, ks), ks)
+    return _recall(_hits(labels, targets, ks), ks)
 
 
 def ndcg(labels: NDArray[Any], targets: LabelMatrix, ks: Ks = PLACES) -> AtK:
@@ -57,7 +57,7 @@ def ndcg(labels: NDArray[Any], targets: LabelMatrix, ks: Ks = PLACES) -> AtK:
     >>> {k: round(value, 3) for k, value in ndcg(np.array([[2, 1]]), truth, ks=(1, 2)).items()}
     {1: 0.0, 2: 0.631}
     """
-    return _ndcg(_found(labels, targets, ks), ks)
+    return _ndcg(_hits(labels, targets, ks), ks)
 
 
 def psp(labels: NDArray[Any], targets: LabelMatrix, inverse: NDArray[Any], ks: Ks = PLACES) -> AtK:
@@ -70,8 +70,8 @@ def psp(labels: NDArray[Any], targets: LabelMatrix, inverse: NDArray[Any], ks: K
     >>> psp(np.array([[2, 1], [0, -1]]), truth, np.array([1.0, 2.0, 4.0]), ks=(1, 2))  # 4 / (4 + 2), 4 / (5 + 2)
     {1: 0.6666666666666666, 2: 0.5714285714285714}
     """
-    found = _found(labels, targets, ks)
-    return _ratios(_sums(found.table(inverse), ks), _sums(_ideal(found, inverse), ks))
+    hits = _hits(labels, targets, ks)
+    return _ratios(_sums(hits.table(inverse), ks), _sums(_ideal(hits, inverse), ks))
 
 
 def psndcg(
@@ -84,8 +84,8 @@ def psndcg(
     """
     if variant not in get_args(Variant):
         raise ValueError(f"variant {variant!r} is not known; {nearest(variant, get_args(Variant))}")
-    found = _found(labels, targets, ks)
-    tables = found.table(inverse), _ideal(found, inverse)
+    hits = _hits(labels, targets, ks)
+    tables = hits.table(inverse), _ideal(hits, inverse)
     return _ratios(*(_discounted(table, ks, per_point=variant == "pyxclib") for table in tables))
 
 
@@ -99,7 +99,7 @@ def coverage(labels: NDArray[Any], targets: LabelMatrix, ks: Ks = PLACES, denomi
     """
     if denominator not in get_args(Denominator):
         raise ValueError(f"denominator {denominator!r} is not known; {nearest(denominator, get_args(Denominator))}")
-    return _coverage(_found(labels, targets, ks), ks, denominator)
+    return _coverage(_hits(labels, targets, ks), ks, denominator)
 
 
 def bin_contributions(
@@ -112,9 +112,9 @@ def bin_contributions(
     >>> bin_contributions(np.array([[2, 0], [0, 1]]), truth, bins=np.array([0, 1, 1]), ks=(1, 2))[2].tolist()
     [0.25, 0.5]
     """
-    found = _found(labels, targets, ks)
-    hits = _bin_hits(found, bins, int(bins.max(initial=-1)) + 1)
-    return {k: hits[:, k - 1] / (k * max(1, found.truth.points)) for k in ks}
+    hits = _hits(labels, targets, ks)
+    counts = _bin_hits(hits, bins, int(bins.max(initial=-1)) + 1)
+    return {k: counts[:, k - 1] / (k * max(1, hits.truth.points)) for k in ks}
 
 
 @dataclass(frozen=True)
@@ -163,11 +163,11 @@ class Evaluation:
         rows = [[f"{self.points:,} points", *(f"@{k}" for k in ks)]]
         for metric in dict.fromkeys(name.split("@")[0] for name in self.values):
             rows.append([metric, *(f"{self.values[f'{metric}@{k}']:.2f}" for k in ks)])
-        below = [["bin", "labels", "frequency", *(f"P@{k}" for k in ks), *(f"R@{k}" for k in ks)]]
+        bin_rows = [["bin", "labels", "frequency", *(f"P@{k}" for k in ks), *(f"R@{k}" for k in ks)]]
         for part in self.bins:
             shares = [f"{value:.2f}" for value in (*part.contribution.values(), *part.recall.values())]
-            below.append([part.name, f"{part.labels:,}", f"{part.frequency:,.1f}", *shares])
-        return f"{_aligned(rows)}\n\n{_aligned(below)}"
+            bin_rows.append([part.name, f"{part.labels:,}", f"{part.frequency:,.1f}", *shares])
+        return f"{_aligned(rows)}\n\n{_aligned(bin_rows)}"
 
 
 def evaluate(
@@ -192,19 +192,19 @@ def evaluate(
         raise ValueError(f"{len(train_frequencies)} training frequencies for {targets.shape[1]} labels; pass one each")
     missing = max(ks, default=0) - top.labels.shape[1]
     labels = np.pad(top.labels, ((0, 0), (0, missing)), constant_values=-1) if missing > 0 else top.labels
-    found = _found(labels, targets, ks)
+    hits = _hits(labels, targets, ks)
     inverse = propensity.inverse(train_frequencies, train_points)
-    gained, ideal = found.table(inverse), _ideal(found, inverse)
+    gained, ideal = hits.table(inverse), _ideal(hits, inverse)
     groups = {
-        "P": _precision(found, ks),
-        "nDCG": _ndcg(found, ks),
-        "R": _recall(found, ks),
+        "P": _precision(hits, ks),
+        "nDCG": _ndcg(hits, ks),
+        "R": _recall(hits, ks),
         "PSP": _ratios(_sums(gained, ks), _sums(ideal, ks)),
         "PSnDCG": _ratios(_discounted(gained, ks), _discounted(ideal, ks)),
-        "Cov": _coverage(found, ks, "test"),
+        "Cov": _coverage(hits, ks, "test"),
     }
     values = {f"{metric}@{k}": 100 * value for metric, group in groups.items() for k, value in group.items()}
-    return Evaluation(values, _bins(found, train_frequencies, bin_count, ks), found.truth.points, propensity)
+    return Evaluation(values, _bins(hits, train_frequencies, bin_count, ks), hits.truth.points, propensity)
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +220,7 @@ class _Truth:
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
+class _Hits:
     """The relevant pairs that were predicted, each once."""
 
     places: NDArray[np.int64]  # 0 is best
@@ -237,7 +237,7 @@ class _Found:
 
 
 def _truth(targets: LabelMatrix) -> _Truth:
-    """List the pairs above 0; a matrix that is not sorted, or has duplicates, is put right."""
+    """List the pairs above 0; a matrix that is not sorted, or has duplicates, is corrected."""
     points, width = (int(n) for n in targets.shape)
     rows = np.repeat(np.arange(points, dtype=np.int64), np.diff(targets.indptr))
     labels = targets.indices
@@ -251,27 +251,27 @@ def _truth(targets: LabelMatrix) -> _Truth:
     return _Truth(rows, labels, keys, np.bincount(rows, minlength=points), points, width)
 
 
-def _found(labels: NDArray[Any], targets: LabelMatrix, ks: Ks) -> _Found:
+def _hits(labels: NDArray[Any], targets: LabelMatrix, ks: Ks) -> _Hits:
     """Search the truth for every prediction among the first max(ks)."""
-    k = _widest(labels, targets, ks)
+    k = _max_k(labels, targets, ks)
     labels, truth = labels[:, :k], _truth(targets)
     if labels.size and labels.max() >= truth.label_count:
         raise ValueError(f"label {labels.max()} was predicted, but the targets have {truth.label_count} labels")
-    asked = (np.arange(truth.points, dtype=np.int64)[:, None] * truth.label_count + labels).ravel()
-    pairs = np.searchsorted(truth.keys, asked)
+    queries = (np.arange(truth.points, dtype=np.int64)[:, None] * truth.label_count + labels).ravel()
+    pairs = np.searchsorted(truth.keys, queries)
     pairs[pairs == len(truth.keys)] = 0  # past the end: any pair will do, for it cannot be equal
-    same = truth.keys[pairs] == asked if len(truth.keys) else np.zeros(len(asked), np.bool_)
+    same = truth.keys[pairs] == queries if len(truth.keys) else np.zeros(len(queries), np.bool_)
     cells = np.flatnonzero(same & (labels.ravel() >= 0))
     pairs = pairs[cells]
     # The last of repeated assignments stays, so writing backwards leaves the first cell that names each pair.
     first = np.empty(len(truth.keys), np.int64)
     first[pairs[::-1]] = cells[::-1]
-    once = first[pairs] == cells
-    cells, pairs = cells[once], pairs[once]
-    return _Found(cells % k, truth.labels[pairs], truth.sizes[truth.rows[pairs]], truth, k)
+    unique = first[pairs] == cells
+    cells, pairs = cells[unique], pairs[unique]
+    return _Hits(cells % k, truth.labels[pairs], truth.sizes[truth.rows[pairs]], truth, k)
 
 
-def _widest(labels: NDArray[Any], targets: LabelMatrix, ks: Ks) -> int:
+def _max_k(labels: NDArray[Any], targets: LabelMatrix, ks: Ks) -> int:
     """Check the shapes and return the largest k."""
     if labels.ndim != 2 or len(labels) != targets.shape[0]:
         raise ValueError(f"labels of shape {labels.shape} for {targets.shape[0]} points; they must be (points, k)")
@@ -284,9 +284,9 @@ def _widest(labels: NDArray[Any], targets: LabelMatrix, ks: Ks) -> int:
     return max(ks)
 
 
-def _ideal(found: _Found, inverse: NDArray[Any]) -> Table:
+def _ideal(hits: _Hits, inverse: NDArray[Any]) -> Table:
     """Add up the gains of the best possible order: each point's relevant labels by descending inverse propensity."""
-    truth = found.truth
+    truth = hits.truth
     order = np.argsort(-inverse, kind="stable")
     rank = np.empty(len(order), np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
@@ -299,9 +299,9 @@ def _ideal(found: _Found, inverse: NDArray[Any]) -> Table:
         block.sort()
     ranks -= starts
     places = np.arange(len(ranks)) - np.repeat(ends - truth.sizes, truth.sizes)
-    near = places < found.k
-    sizes = np.repeat(truth.sizes, truth.sizes)[near]
-    return _table(places[near], sizes, found.k, inverse[order][ranks[near]])
+    within = places < hits.k
+    sizes = np.repeat(truth.sizes, truth.sizes)[within]
+    return _table(places[within], sizes, hits.k, inverse[order][ranks[within]])
 
 
 def _table(places: NDArray[Any], sizes: NDArray[Any], k: int, weights: NDArray[Any] | None) -> Table:
@@ -318,64 +318,64 @@ def _sums(table: Table, ks: Ks) -> AtK:
 def _discounted(table: Table, ks: Ks, *, per_point: bool = True) -> AtK:
     """Add up discounted places, each divided (per point) by the most that its point could reach with gains of 1."""
     discounts = 1 / np.log2(np.arange(2, len(table) + 2))
-    most = np.concatenate([[1.0], np.cumsum(discounts)])  # no hit belongs to a point with 0 relevant labels
+    ideal = np.concatenate([[1.0], np.cumsum(discounts)])  # no hit belongs to a point with 0 relevant labels
     sums = (table * discounts[:, None]).cumsum(0)
     sizes = np.arange(table.shape[1])
-    return {k: float((sums[k - 1] / (most[np.minimum(sizes, k)] if per_point else 1)).sum()) for k in ks}
+    return {k: float((sums[k - 1] / (ideal[np.minimum(sizes, k)] if per_point else 1)).sum()) for k in ks}
 
 
-def _ratios(above: AtK, below: Mapping[int, float]) -> AtK:
-    return {k: above[k] / below[k] if below[k] else 0.0 for k in above}
+def _ratios(numerators: AtK, denominators: Mapping[int, float]) -> AtK:
+    return {k: numerators[k] / denominators[k] if denominators[k] else 0.0 for k in numerators}
 
 
-def _precision(found: _Found, ks: Ks) -> AtK:
-    return _ratios(_sums(found.table(), ks), {k: k * found.truth.points for k in ks})
+def _precision(hits: _Hits, ks: Ks) -> AtK:
+    return _ratios(_sums(hits.table(), ks), {k: k * hits.truth.points for k in ks})
 
 
-def _ndcg(found: _Found, ks: Ks) -> AtK:
-    return _ratios(_discounted(found.table(), ks), dict.fromkeys(ks, found.truth.points))
+def _ndcg(hits: _Hits, ks: Ks) -> AtK:
+    return _ratios(_discounted(hits.table(), ks), dict.fromkeys(ks, hits.truth.points))
 
 
-def _recall(found: _Found, ks: Ks) -> AtK:
-    sums = np.bincount(found.places, 1 / found.sizes, minlength=found.k).cumsum()
-    return {k: float(sums[k - 1]) / max(1, found.truth.points) for k in ks}
+def _recall(hits: _Hits, ks: Ks) -> AtK:
+    sums = np.bincount(hits.places, 1 / hits.sizes, minlength=hits.k).cumsum()
+    return {k: float(sums[k - 1]) / max(1, hits.truth.points) for k in ks}
 
 
-def _coverage(found: _Found, ks: Ks, denominator: Denominator) -> AtK:
-    truth = found.truth
+def _coverage(hits: _Hits, ks: Ks, denominator: Denominator) -> AtK:
+    truth = hits.truth
     total = truth.label_count if denominator == "all" else _distinct(truth.labels, truth.label_count)
-    return {k: _distinct(found.labels[found.places < k], truth.label_count) / max(1, total) for k in ks}
+    return {k: _distinct(hits.labels[hits.places < k], truth.label_count) / max(1, total) for k in ks}
 
 
 def _distinct(labels: NDArray[Any], label_count: int) -> int:
-    seen = np.zeros(label_count, np.bool_)
-    seen[labels] = True
-    return int(seen.sum())
+    mask = np.zeros(label_count, np.bool_)
+    mask[labels] = True
+    return int(mask.sum())
 
 
-def _bin_hits(found: _Found, bins: NDArray[Any], count: int) -> NDArray[np.int64]:
+def _bin_hits(hits: _Hits, bins: NDArray[Any], count: int) -> NDArray[np.int64]:
     """Count the hits of each bin in the first 1 … k places, (count, k)."""
-    if len(bins) != found.truth.label_count:
-        raise ValueError(f"{len(bins)} bins for {found.truth.label_count} labels; pass one each")
-    cells = bins[found.labels].astype(np.int64) * found.k + found.places
-    return np.bincount(cells, minlength=count * found.k).reshape(count, found.k).cumsum(1)
+    if len(bins) != hits.truth.label_count:
+        raise ValueError(f"{len(bins)} bins for {hits.truth.label_count} labels; pass one each")
+    cells = bins[hits.labels].astype(np.int64) * hits.k + hits.places
+    return np.bincount(cells, minlength=count * hits.k).reshape(count, hits.k).cumsum(1)
 
 
-def _bins(found: _Found, train_frequencies: NDArray[Any], count: int, ks: Ks) -> list[Bin]:
+def _bins(hits: _Hits, train_frequencies: NDArray[Any], count: int, ks: Ks) -> list[Bin]:
     """Describe every bin, head first."""
     bins = bins_of(train_frequencies, count)
-    hits = _bin_hits(found, bins, count)
+    counts = _bin_hits(hits, bins, count)
     labels = np.bincount(bins, minlength=count)
     volumes = np.bincount(bins, train_frequencies, minlength=count)
-    positives = np.bincount(bins[found.truth.labels], minlength=count)
+    positives = np.bincount(bins[hits.truth.labels], minlength=count)
     return [
         Bin(
             name=name,
             labels=int(labels[number]),
             frequency=float(volumes[number] / max(1, labels[number])),
             positives=int(positives[number]),
-            contribution={k: 100 * float(hits[number, k - 1]) / (k * max(1, found.truth.points)) for k in ks},
-            recall={k: 100 * float(hits[number, k - 1] / max(1, positives[number])) for k in ks},
+            contribution={k: 100 * float(counts[number, k - 1]) / (k * max(1, hits.truth.points)) for k in ks},
+            recall={k: 100 * float(counts[number, k - 1] / max(1, positives[number])) for k in ks},
         )
         for number, name in enumerate(_bin_names(count))
     ]
@@ -391,5 +391,5 @@ def _bin_names(count: int) -> list[str]:
 def _aligned(rows: list[list[str]]) -> str:
     """Align the first column to the left and the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    form = "  ".join([f"{{:<{widths[0]}}}", *(f"{{:>{width}}}" for width in widths[1:])])
-    return "\n".join(form.format(*row) for row in rows)
+    template = "  ".join([f"{{:<{widths[0]}}}", *(f"{{:>{width}}}" for width in widths[1:])])
+    return "\n".join(template.format(*row) for row in rows)

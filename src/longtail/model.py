@@ -10,9 +10,10 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,18 +35,15 @@ from longtail.files import (
     write_texts,
 )
 from longtail.labels.journal import FILE
+from longtail.parts import Scorer, Tokenizer, below
+from longtail.predictions import Predictor
 from longtail.probabilities import Probabilities
 from longtail.recipe import Recipe, recipe_of
-from longtail.shortlists.blend import answers
-from longtail.shortlists.lexical import Lexical, LexicalIndex
-from longtail.shortlists.vectors import VectorIndex
+from longtail.scorers.fused import FusedScorer
 from longtail.types import LabelMatrix, Texts, TopK
 
-if TYPE_CHECKING:
-    from longtail.data.sequences import Sequences
-
-SCHEMA = 1
-BLOCK = 1024  # texts scored at once
+SCHEMA = 2
+WEIGHTS = "weights.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,15 +63,11 @@ class Examples:
         """Open what `save` wrote, if it is there."""
         if not (folder / "points.arrow").exists():
             return None
-        made = cls(
-            read_texts(folder / "points.arrow")["text"],
-            matrix_of(read_arrays(folder / "points.safetensors"), "targets"),
-        )
-        if len(made.texts) != made.targets.shape[0]:
-            raise ModelError(
-                f"{folder}: there are {len(made.texts)} points and {made.targets.shape[0]} targets of them"
-            )
-        return made
+        texts = read_texts(folder / "points.arrow")["text"]
+        targets = matrix_of(read_arrays(folder / "points.safetensors"), "targets")
+        if len(texts) != targets.shape[0]:
+            raise ModelError(f"{folder}: there are {len(texts)} points and {targets.shape[0]} targets of them")
+        return cls(texts, targets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,9 +80,9 @@ class Model:
     points: int  # of the original training data
     dataset: str  # its name
     words: Words
-    lexical: LexicalIndex | None = None
-    vectors: VectorIndex | None = None
-    sequences: Sequences | None = None  # the vocabulary of encoders that read words in order
+    lexical: Any = None  # the scorer by words
+    vectors: Any = None  # the scorer by vectors
+    tokenizer: Tokenizer | None = None  # of the encoder; `words` where it has none of its own
     metrics: dict[str, Any] = field(default_factory=dict)
     examples: Examples | None = None
     probabilities: Probabilities | None = None  # of scores; None where no points were held out
@@ -104,17 +98,19 @@ class Model:
         if exclude is not None and exclude.shape != (len(asked), len(self.labels)):
             raise DataError(f"exclude is {exclude.shape}", remedy=f"give ({len(asked)}, {len(self.labels)})")
         spare = 0 if exclude is None or exclude.nnz == 0 else int(np.diff(exclude.indptr).max())
-        top = self._top(asked, min(k + spare, len(self.labels)))
-        return top if exclude is None else top.without(exclude, min(k, len(self.labels)))
+        topk = self.predictor.in_order(asked, min(k + spare, len(self.labels)))
+        topk = topk if exclude is None else topk.without(exclude, min(k, len(self.labels)))
+        return replace(topk, names=self.labels.texts)
 
-    def _top(self, texts: list[str], k: int) -> TopK:
-        """Score by words, by vectors, or by both."""
-        labels, scores = np.full((len(texts), k), -1, np.int32), np.full((len(texts), k), -np.inf, np.float32)
-        for start in range(0, len(texts), BLOCK):
-            some = slice(start, start + BLOCK)
-            top = answers(self.vectors, self.lexical, self.recipe.blend, texts[some], k)
-            labels[some], scores[some] = top.labels, top.scores
-        return TopK(labels, scores, self.labels.texts)
+    @property
+    def scorer(self) -> FusedScorer:
+        """What scores labels: vectors, words, or both."""
+        return FusedScorer(self.vectors, self.lexical, self.recipe.blend or 0.0)
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        """What ranks labels; a served model has the same, with other label vectors."""
+        return Predictor(self.scorer, len(self.labels))
 
     def predict_split(self, split: Split, k: int = 5) -> TopK:
         """Predict the points of a split; its excluded pairs are left out."""
@@ -139,9 +135,12 @@ class Model:
                     columns[name] = texts.array
             pq.write_table(pa.table(columns), folder / "labels.parquet")
             self.words.save(folder)
-            for part in (self.lexical, self.vectors, self.sequences, self.examples, self.probabilities):
+            tokenizer = None if self.tokenizer is self.words else self.tokenizer
+            for part in (self.lexical, tokenizer, self.examples, self.probabilities):
                 if part is not None:
                     part.save(folder)
+            if self.vectors is not None:
+                write_arrays(folder / WEIGHTS, self.vectors.arrays())
             write_json(folder / "metrics.json", self.metrics)
             (folder / "README.md").write_text(self.card(), encoding="utf-8")
             config = {"schema": SCHEMA, "recipe": self.recipe.dump(), "labels": len(self.labels), "points": self.points}
@@ -175,29 +174,25 @@ class Model:
     def _opened(cls, folder: Path, config: Mapping[str, Any]) -> Model:
         """Put the parts of a folder together."""
         table = pq.ParquetFile(folder / "labels.parquet").read()  # `read_table` would import pandas where there is one
-        held = {name: Texts(table[name]) for name in ("text", "id") if name in table.column_names}
-        labels = Labels(int(config["labels"]), held.get("text"), held.get("id"))
+        columns = {name: Texts(table[name]) for name in ("text", "id") if name in table.column_names}
+        labels = Labels(int(config["labels"]), columns.get("text"), columns.get("id"))
         recipe = recipe_of(config["recipe"])
-        words, lexical, vectors, sequences = Words.load(folder), None, None, None
-        if isinstance(recipe.lexical, Lexical):
-            lexical = LexicalIndex.load(folder, words, recipe.lexical)
-        if (folder / "tokenizer.json").exists():
-            from longtail.data.sequences import Sequences  # noqa: PLC0415  (for the models that need it)
-
-            sequences = Sequences.load(folder)
+        words, lexical, vectors, tokenizer = Words.load(folder), None, None, None
+        if recipe.lexical is not None:
+            lexical = recipe.lexical.load(folder, words)
         if recipe.encoder is not None:
-            vectors = VectorIndex.load(folder, recipe, words, sequences)
+            tokenizer = recipe.encoder.load_tokenizer(folder, words)
+            vectors = open_scorer(recipe, read_arrays(folder / WEIGHTS), tokenizer)
         examples, frequencies = Examples.load(folder), _counts(table["frequency"])
-        counts = {len(labels), len(frequencies)} | {len(texts) for texts in held.values()}
-        counts |= {lexical.targets.shape[1], lexical.near.groups[0].shape[0]} if lexical else set()
-        counts |= {len(vectors.labels)} if vectors else set()
+        counts = {len(labels), len(frequencies)} | {len(texts) for texts in columns.values()}
+        counts |= {len(scorer) for scorer in (lexical, vectors) if scorer is not None}
         counts |= {examples.targets.shape[1]} if examples else set()
         if len(counts) > 1:
             raise ModelError(f"{folder}: its files disagree on the number of labels; train again")
         metrics = read_json(folder / "metrics.json")
         points, dataset = int(config["points"]), str(config["dataset"])
         return cls(
-            recipe, labels, frequencies, points, dataset, words, lexical, vectors, sequences, metrics,
+            recipe, labels, frequencies, points, dataset, words, lexical, vectors, tokenizer, metrics,
             examples, Probabilities.load(folder),
         )  # fmt: skip
 
@@ -212,8 +207,29 @@ class Model:
         return "\n".join([*lines, "Use it: `longtail predict <this folder> texts.txt`.", ""])
 
 
+def open_scorer(recipe: Recipe, arrays: Mapping[str, NDArray[Any]], tokenizer: Any) -> Scorer:
+    """Put the scorer by vectors of a model file together: each part opens what it wrote."""
+    encoder = recipe.encoder
+    if encoder is None:
+        raise ModelError("the recipe has no encoder; train again")
+    over = next((objective for objective in recipe.objectives if objective.over == "clusters"), None)
+    objectives = [objective for objective in recipe.objectives if objective.over == "labels"]
+
+    def opened(some: Mapping[str, NDArray[Any]], *, place: int = 0, led: bool = True) -> Scorer:
+        tower = encoder.open(some, tokenizer)
+        own = below(some, f"objective{place}.") if place else some
+        return objectives[place].open(own, tower, encoder.width, over=over, led=led)
+
+    scorers = [opened(arrays, place=place) for place in range(len(objectives))]
+    weights = [objective.weight for objective in objectives]
+    scorer = scorers[0] if len(scorers) == 1 else scorers[0].join(scorers[1:], weights)
+    for stage in recipe.stages:
+        scorer = stage.open(arrays, scorer, opened)
+    return scorer
+
+
 def _same(one: Path, other: Path) -> bool:
-    """Tell whether two files hold the same."""
+    """Return whether two files hold the same."""
     return one.is_file() and checksum(one) == checksum(other)
 
 
@@ -232,7 +248,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Read the settings of a model folder and check their seal, their version and the names of the files."""
     config = read_json(folder / "config.json")
     if config.get("schema") != SCHEMA:
-        raise ModelError(f"{folder}: schema {config.get('schema')!r}, this version reads {SCHEMA}; train again")
+        raise ModelError(
+            f"{folder}: written by another version of longtail (schema {config.get('schema')!r}, this one reads "
+            f"{SCHEMA}); train again"
+        )
     if config.get("checksum") != _seal({name: value for name, value in config.items() if name != "checksum"}):
         raise ModelError(f"{folder / 'config.json'}: changed since it was written; train again or copy it again")
     files = config.get("files")
@@ -253,21 +272,21 @@ def write_config(folder: Path, config: Mapping[str, Any]) -> None:
 def verify_files(folder: Path, files: Mapping[str, str]) -> None:
     """Read files whole and compare their checksums."""
     for name, expected in files.items():
-        again = f"make it again: longtail index {folder}" if name.startswith("index_") else "copy the folder again"
+        remedy = f"make it again: longtail index {folder}" if name.startswith("index_") else "copy the folder again"
         try:
             sound = checksum(folder / name) == expected
         except OSError as reason:
-            raise ModelError(f"{folder / name}: cannot be read ({reason.strerror}); {again}") from None
+            raise ModelError(f"{folder / name}: cannot be read ({reason.strerror}); {remedy}") from None
         if not sound:
-            raise ModelError(f"{folder / name}: changed since it was written; {again}")
+            raise ModelError(f"{folder / name}: changed since it was written; {remedy}")
 
 
 def _counts(column: pa.ChunkedArray) -> NDArray[np.int64]:
     """Read whole numbers; `to_numpy` would import pandas where there is one."""
     if column.type != pa.int64() or column.null_count:
         raise ModelError(f"labels.parquet: frequencies are {column.type}, not whole numbers; train again")
-    held = [np.frombuffer(part.buffers()[1], np.int64)[part.offset :][: len(part)] for part in column.chunks]
-    return np.concatenate([np.zeros(0, np.int64), *held])
+    parts = [np.frombuffer(part.buffers()[1], np.int64)[part.offset :][: len(part)] for part in column.chunks]
+    return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 def _seal(config: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""TEXT → RANKED LABELS, as they are served: vectors, words and new labels fused; then what the asker allows.
+"""TEXT → RANKED LABELS: the only predictor. Vectors, words and new labels fused; then what the asker allows.
 
 One text takes a quick way without matrices; many go in blocks. Both rank alike.
 """
@@ -13,136 +13,97 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from longtail.additions import UNKNOWN, Additions
 from longtail.errors import DataError
 from longtail.machine import in_threads, threads
-from longtail.model import Model
-from longtail.shortlists.blend import answers
-from longtail.shortlists.search import Search
-from longtail.shortlists.vectors import MORE
+from longtail.parts import Query
+from longtail.scorers.added import Additions
+from longtail.scorers.fused import FusedScorer
+from longtail.scorers.lexical import Candidates
 from longtail.types import Floats, LabelMatrix, TopK
 
 FEW = 64  # texts that are quicker one by one
 TWICE = 2  # places at most that a label has among the candidates
-LEAST, MOST = 128, 1024  # texts that a thread answers at once
+LEAST, MOST = 128, 1024  # texts that are answered at once
 Ranked = tuple[NDArray[Any], Floats]  # labels and scores, best first
-NONE: Ranked = (np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 
 @dataclass(frozen=True, eq=False)
-class Ranker:
-    """Everything that scores labels."""
+class Predictor:
+    """What scores the labels of a model, and the labels that were added after training."""
 
-    model: Model
-    search: Search | None
+    scorer: FusedScorer
+    labels: int  # that were trained
     added: Additions | None = None
 
     @property
     def count(self) -> int:
         """How many labels there are, new ones too."""
-        return len(self.model.labels) + (self.added.count if self.added else 0)
-
-    @property
-    def blend(self) -> float:
-        """The weight of words beside vectors; they are alone where there are no vectors."""
-        return 1.0 if self.search is None else (self.model.recipe.blend or 0.0)
+        return self.labels + (self.added.count if self.added else 0)
 
     def one(self, text: str, n: int) -> Ranked:
         """Find the n best labels of one text."""
-        model, search, blend = self.model, self.search, self.blend
-        words, weights = model.words.query(text)
-        labels, scores, query, found = *NONE, None, None
-        if search is not None:
-            query = search.encode_one(text, words, weights)
-            fused = model.lexical is not None and blend > 0
-            wide = n + MORE if fused and search.guided else n
-            labels, scores = search.one(text, query, min(wide, len(search.labels)))
-            if fused and search.guided:  # its own scores are of another kind than those of words
-                scores = search.some(query, labels)
-        if model.lexical is not None and blend > 0:
-            if model.lexical.words is not model.words:  # those of the scores by words may be pieces and pairs
-                words, weights = model.lexical.words.query(text)
-            found = model.lexical.found(words, weights, n + MORE if search is not None else n)
-            by_words = np.float32(blend) * found.scores
-            if search is not None and query is not None:
-                by_words += search.some(query, found.labels)
-            # A label that both name stands twice; the place with both scores ranks first and is the one that counts.
-            labels, scores = np.concatenate([labels, found.labels]), np.concatenate([scores, by_words])
-        if self.added is not None:
-            best = (found.similarity, found.votes) if found is not None else (0.0, 0.0)
-            new, values = self._added(text, query, best, float(scores.max(initial=0)))
-            labels, scores = np.concatenate([labels, new]), np.concatenate([scores, values])
-        return _ranked(labels, scores, n)
+        query = Query([text])
+        labels, scores, proposed = self.scorer.candidates(query, n)
+        return _ranked(*self._with_added(query, labels, scores, proposed), n)
 
-    def _added(self, text: str, query: Floats | None, best: tuple[float, float], top: float) -> Ranked:
-        """Score the new labels beside what the trained ones got by words at most."""
-        added, model = self.added, self.model
-        if added is None:
-            return NONE
-        similar, unseen = added.similarities(text)
-        scores = np.zeros(added.count, np.float32)
-        if self.search is not None and query is not None and added.vectors is not None:
-            product = added.vectors @ query + np.float32(added.bias)
-            guided = self.search.guided and not self.search.vectors.cosine
-            scores += np.float32(top) * np.maximum(_cosine(added.vectors, query), 0) if guided else product
-            scores += np.float32(UNKNOWN) * unseen
-        if model.lexical is not None and self.blend > 0:
-            share, power = np.float32(model.lexical.settings.share or 0), model.lexical.settings.power or 1
-            votes = similar**power
-            near = similar / max(best[0], float(similar.max(initial=0)), 1e-12)
-            near_points = votes / max(best[1], float(votes.max(initial=0)), 1e-12)
-            scores += np.float32(self.blend) * (share * near + (1 - share) * near_points)
-        labels = np.arange(added.count) + len(model.labels)
-        if query is not None and query.any():
+    def _with_added(self, query: Query, labels: NDArray[Any], scores: Floats, proposed: Candidates | None) -> Ranked:
+        """Add the new labels."""
+        if self.added is None:
             return labels, scores
-        return labels[similar > 0], scores[similar > 0]
+        new, values = self.added.scores(query, self.scorer, proposed, float(scores.max(initial=0)))
+        return np.concatenate([labels, new + self.labels]), np.concatenate([scores, values])
 
     def within(self, text: str, labels: NDArray[np.int64]) -> Ranked:
-        """Score chosen labels of one text, all of them where there are vectors; labels are sorted."""
-        model, search = self.model, self.search
-        if search is not None and search.guided:  # its scores exist for its candidates only
+        """Score chosen labels of one text, all of them where there are vectors; labels ascend."""
+        vectors = self.scorer.vectors
+        if vectors is not None and vectors.retriever is not None:  # its scores exist for its candidates only
             ranked, scores = self.one(text, self.count)
-            own = np.isin(ranked, labels)
-            return ranked[own], scores[own]
-        trained = labels[labels < len(model.labels)]
-        words, weights = model.words.query(text)
-        scores, query, best = np.zeros(len(trained), np.float32), None, (0.0, 0.0)
-        if search is not None:
-            query = search.encode_one(text, words, weights)
-            scores += search.some(query, trained)
-        if model.lexical is not None and self.blend > 0:
-            found = model.lexical.found(*model.lexical.words.query(text), 1, also=trained)
-            order = np.argsort(found.labels)
-            places = order[np.searchsorted(found.labels, trained, sorter=order)]
-            scores += np.float32(self.blend) * found.scores[places]
-            best = found.similarity, found.votes
-        if search is None:
-            trained, scores = trained[scores > 0], scores[scores > 0]
-        new, values = self._added(text, query, best, float(scores.max(initial=0)))
-        asked = np.isin(new, labels)
-        merged = np.concatenate([trained, new[asked]])
-        return _ranked(merged, np.concatenate([scores, values[asked]]), len(merged))
+            mask = np.isin(ranked, labels)
+            return ranked[mask], scores[mask]
+        query = Query([text])
+        trained, scores, proposed = self.scorer.within(query, labels[labels < self.labels])
+        merged, values = self._with_added(query, trained, scores, proposed)
+        mask = np.isin(merged, labels)
+        return _ranked(merged[mask], values[mask], len(merged))
+
+    def block(self, texts: Sequence[str], n: int) -> TopK:
+        """Find the n best trained labels of each text, all texts at once: (N, n)."""
+        return self.scorer.top(Query(texts), n)
+
+    def in_order(self, texts: Sequence[str], n: int) -> TopK:
+        """Find the n best trained labels of each text, block by block: equal bits whatever the number of threads."""
+        topk = empty_topk(len(texts), n)
+        for start in range(0, len(texts), MOST):
+            some = slice(start, start + MOST)
+            block = self.block(texts[some], n)
+            topk.labels[some], topk.scores[some] = block.labels, block.scores
+        return topk
 
     def many(self, texts: Sequence[str], n: int) -> TopK:
-        """Find the n best labels of each text: (N, n)."""
-        labels, scores = np.full((len(texts), n), -1, np.int32), np.full((len(texts), n), -np.inf, np.float32)
+        """Find the n best labels of each text: (N, n); few of them one by one, many in threads."""
+        topk = empty_topk(len(texts), n)
         if len(texts) <= FEW or self.added is not None:
             for row, text in enumerate(texts):
                 own, values = self.one(text, n)
-                labels[row, : len(own)], scores[row, : len(own)] = own, values
-            return TopK(labels, scores)
+                topk.labels[row, : len(own)], topk.scores[row, : len(own)] = own, values
+            return topk
         order = sorted(range(len(texts)), key=texts.__getitem__)  # like after like: what they read is at hand
         size = min(MOST, max(LEAST, -(-len(texts) // threads())))
         blocks = [order[start : start + size] for start in range(0, len(texts), size)]
 
         def ask(rows: list[int]) -> TopK:
-            block = [texts[row] for row in rows]
-            return answers(self.search, self.model.lexical, self.model.recipe.blend, block, n)
+            return self.block([texts[row] for row in rows], n)
 
-        shared = self.search is None or self.search.shares
-        for rows, top in zip(blocks, in_threads(ask, blocks) if shared else map(ask, blocks), strict=True):
-            labels[rows, : top.labels.shape[1]], scores[rows, : top.labels.shape[1]] = top.labels, top.scores
-        return TopK(labels, scores)
+        answers = in_threads(ask, blocks) if self.scorer.shares_threads else map(ask, blocks)
+        for rows, top in zip(blocks, answers, strict=True):
+            width = top.labels.shape[1]
+            topk.labels[rows, :width], topk.scores[rows, :width] = top.labels, top.scores
+        return topk
+
+
+def empty_topk(texts: int, k: int) -> TopK:
+    """Make room for k labels of each text."""
+    return TopK(np.full((texts, k), -1, np.int32), np.full((texts, k), -np.inf, np.float32))
 
 
 def _ranked(labels: NDArray[Any], scores: Floats, n: int) -> Ranked:
@@ -153,12 +114,6 @@ def _ranked(labels: NDArray[Any], scores: Floats, n: int) -> Ranked:
         kept.setdefault(label, place)
     first = list(kept.values())[:n]
     return labels[first], scores[first]
-
-
-def _cosine(rows: Floats, query: Floats) -> Floats:
-    """Tell the cosine of each row and a query."""
-    lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(query)
-    return np.asarray(rows @ query / np.maximum(lengths, 1e-12), np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,19 +171,19 @@ class Rules:
         """List what one text must not get."""
         return {-1, *self.removed, *_row(self.deny, row).tolist(), *_row(self.exclude, row).tolist()}
 
-    def apply(self, row: int, text: str, k: int, ranker: Ranker) -> Ranked:
+    def apply(self, row: int, text: str, k: int, predictor: Predictor) -> Ranked:
         """Find the k best labels of one text that may be predicted."""
         blocked = self.blocked(row)
         if self.allow is not None:
             chosen = np.unique(_row(self.allow, row)).astype(np.int64)
-            return self.kept(*ranker.within(text, chosen), blocked, k)
-        n = min(k + len(blocked - {-1}), ranker.count)
+            return self.kept(*predictor.within(text, chosen), blocked, k)
+        n = min(k + len(blocked - {-1}), predictor.count)
         while True:
-            labels, scores = ranker.one(text, n)
+            labels, scores = predictor.one(text, n)
             kept = self.kept(labels, scores, blocked, k)
-            if len(kept[0]) == k or len(labels) < n or n == ranker.count:
+            if len(kept[0]) == k or len(labels) < n or n == predictor.count:
                 return kept
-            n = min(4 * n, ranker.count)
+            n = min(4 * n, predictor.count)
 
     def kept(self, labels: NDArray[Any], scores: Floats, blocked: set[int], k: int) -> Ranked:
         """Leave out what is blocked or too many of its group."""
@@ -258,25 +213,25 @@ def _row(part: Sequence[int] | LabelMatrix | None, row: int) -> NDArray[Any]:
     return np.asarray(part, np.int64)
 
 
-def predict(ranker: Ranker, texts: Sequence[str], k: int, rules: Rules) -> TopK:
+def predict(predictor: Predictor, texts: Sequence[str], k: int, rules: Rules) -> TopK:
     """Find the k best labels of each text that the rules allow."""
     spare = rules.spare()
     if rules.free:
-        return ranker.many(texts, k)
+        return predictor.many(texts, k)
     if len(texts) > FEW and spare is not None and spare <= 10 * k + 100:
-        top = ranker.many(texts, min(k + spare, ranker.count))
+        top = predictor.many(texts, min(k + spare, predictor.count))
         return _each(top, k, lambda row, own, values: rules.kept(own, values, rules.blocked(row), k))
     labels, scores = np.full((len(texts), k), -1, np.int32), np.full((len(texts), k), -np.inf, np.float32)
     for row, text in enumerate(texts):
-        own, best = rules.apply(row, text, k, ranker)
+        own, best = rules.apply(row, text, k, predictor)
         labels[row, : len(own)], scores[row, : len(own)] = own, best
     return TopK(labels, scores)
 
 
 def _each(top: TopK, k: int, keep: Callable[[int, NDArray[Any], Floats], Ranked]) -> TopK:
     """Filter every row."""
-    labels, scores = np.full((len(top), k), -1, np.int32), np.full((len(top), k), -np.inf, np.float32)
+    topk = empty_topk(len(top), k)
     for row in range(len(top)):
         own, values = keep(row, top.labels[row], top.scores[row])
-        labels[row, : len(own)], scores[row, : len(own)] = own, values
-    return TopK(labels, scores)
+        topk.labels[row, : len(own)], topk.scores[row, : len(own)] = own, values
+    return topk

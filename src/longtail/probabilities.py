@@ -26,8 +26,8 @@ PRIOR = 1.0  # hits and misses that are added to each pool: no probability is qu
 class Probabilities:
     """Scores in ascending order and the probability of each; between them is a straight line.
 
-    >>> held = Probabilities.fit(np.linspace(0, 1, 100), np.arange(100) >= 50)
-    >>> [round(float(value), 2) for value in held(np.array([0.1, 0.9, -np.inf]))]
+    >>> calibrated = Probabilities.fit(np.linspace(0, 1, 100), np.arange(100) >= 50)
+    >>> [round(float(value), 2) for value in calibrated(np.array([0.1, 0.9, -np.inf]))]
     [0.01, 0.99, 0.0]
     """
 
@@ -62,25 +62,25 @@ class Probabilities:
         """Open what `save` wrote, if it is there."""
         if not (folder / FILE).exists():
             return None
-        held = read_arrays(folder / FILE)
-        made = cls(held["scores"], held["values"])
-        sound = made.scores.ndim == 1 and made.scores.shape == made.values.shape and len(made.scores)
-        if not sound or (np.diff(made.scores) < 0).any() or not ((made.values >= 0) & (made.values <= 1)).all():
+        arrays = read_arrays(folder / FILE)
+        curve = cls(arrays["scores"], arrays["values"])
+        valid = curve.scores.ndim == 1 and curve.scores.shape == curve.values.shape and len(curve.scores)
+        if not valid or (np.diff(curve.scores) < 0).any() or not ((curve.values >= 0) & (curve.values <= 1)).all():
             raise ModelError(f"{folder / FILE}: not a rising curve of probabilities; train again")
-        return made
+        return curve
 
 
 def fit_probabilities(top: TopK, targets: LabelMatrix) -> Probabilities | None:
     """Fit to predictions of points whose labels are known; None where they are too few to say anything."""
-    found = top.labels >= 0
-    if found.sum() < LEAST:
+    mask = top.labels >= 0
+    if mask.sum() < LEAST:
         return None
-    return Probabilities.fit(top.scores[found], contains(targets, top.labels)[found])
+    return Probabilities.fit(top.scores[mask], contains(targets, top.labels)[mask])
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """Predictions with about the same probability: what was promised, what came true, and how many they are."""
+    """Predictions with about the same probability: the mean prediction, the observed share, and how many they are."""
 
     predicted: float
     observed: float
@@ -88,17 +88,17 @@ class Reliability:
 
 
 def reliability(probabilities: NDArray[Any], hits: NDArray[Any], bins: int = 10) -> list[Reliability]:
-    """Compare promised and observed shares in bins of equal width; empty ones are left out.
+    """Compare predicted and observed shares in bins of equal width; empty ones are left out.
 
     >>> reliability(np.array([0.1, 0.15, 0.9]), np.array([False, False, True]), bins=2)
     [Reliability(predicted=0.125, observed=0.0, count=2), Reliability(predicted=0.9, observed=1.0, count=1)]
     """
-    promised = np.asarray(probabilities, np.float64).ravel()
-    right = np.asarray(hits).ravel()
-    place = np.minimum((promised * bins).astype(int), bins - 1)
+    predicted = np.asarray(probabilities, np.float64).ravel()
+    observed = np.asarray(hits).ravel()
+    bin_of = np.minimum((predicted * bins).astype(int), bins - 1)
     rows = []
     for number in range(bins):
-        own = place == number
-        if own.any():
-            rows.append(Reliability(float(promised[own].mean()), float(right[own].mean()), int(own.sum())))
+        inside = bin_of == number
+        if inside.any():
+            rows.append(Reliability(float(predicted[inside].mean()), float(observed[inside].mean()), int(inside.sum())))
     return rows

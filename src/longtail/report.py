@@ -56,8 +56,8 @@ def draw_frequencies(counts: NDArray[Any], path: str | Path, title: str) -> None
     """Draw label frequency against rank, both logarithmic."""
     ranked = np.sort(counts)[::-1]
     with picture(path, title) as axes:
-        seen = ranked[ranked > 0]
-        axes.loglog(np.arange(1, len(seen) + 1), seen, color=INK, linewidth=2)
+        nonzero = ranked[ranked > 0]
+        axes.loglog(np.arange(1, len(nonzero) + 1), nonzero, color=INK, linewidth=2)
         axes.axhline(5, color=SECOND, linewidth=1, linestyle="--")
         share = float((counts <= 5).mean()) if len(counts) else 0.0
         axes.annotate(f"{share:.0%} of the labels have 5 points or fewer", (1, 5.4), color=SECOND, fontsize=9)

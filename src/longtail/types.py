@@ -156,7 +156,7 @@ class TopK:
 
 
 def contains(pairs: LabelMatrix, labels: NDArray[Any]) -> NDArray[np.bool_]:
-    """Tell for each cell of labels (N, k) whether that (row, label) is stored in pairs (N, L)."""
+    """Return for each cell of labels (N, k) whether that (row, label) is stored in pairs (N, L)."""
     n, width = pairs.shape
     keys = np.repeat(np.arange(n, dtype=np.int64), np.diff(pairs.indptr)) * width + pairs.indices
     if len(keys) == 0:

@@ -106,8 +106,8 @@ def test_a_blank_label_text_is_placed_without_a_label_file(tmp_path: Path) -> No
 def test_the_files_of_an_arrow_folder_are_named(tmp_path: Path) -> None:
     data = from_rows({"train": (["a", "a"], [[0], [1]])}, label_texts=["x", "x"])
     write(data, tmp_path / "data", "arrow")
-    found = {(problem.kind, Path(problem.file).name, problem.line) for problem in check(tmp_path / "data").problems}
-    assert found == {("duplicate text", "train.arrow", 2), ("duplicate label text", "labels.arrow", 2)}
+    problems = {(problem.kind, Path(problem.file).name, problem.line) for problem in check(tmp_path / "data").problems}
+    assert problems == {("duplicate text", "train.arrow", 2), ("duplicate label text", "labels.arrow", 2)}
 
 
 def test_a_truncated_gzip_file_is_read_as_far_as_it_goes(tmp_path: Path) -> None:

@@ -139,9 +139,9 @@ def test_the_cache_is_used_and_mended(shop: str, tmp_path: Path, monkeypatch: py
 
 def test_builders_at_the_same_time_agree(shop: str, tmp_path: Path) -> None:
     with ThreadPoolExecutor(3) as pool:
-        made = list(pool.map(lambda _: demo_dataset(packages=[shop], cache=tmp_path / "cache").fingerprint, range(3)))
-    assert len(set(made)) == 1
-    assert demo_dataset(packages=[shop], cache=tmp_path / "cache").fingerprint == made[0]
+        hashes = list(pool.map(lambda _: demo_dataset(packages=[shop], cache=tmp_path / "cache").fingerprint, range(3)))
+    assert len(set(hashes)) == 1
+    assert demo_dataset(packages=[shop], cache=tmp_path / "cache").fingerprint == hashes[0]
 
 
 def test_another_version_is_another_data_set(shop: str, tmp_path: Path) -> None:
@@ -206,8 +206,8 @@ PATHS = [
 def test_names_are_resolved_where_they_stand(origin: str, name: str, target: str | None) -> None:
     items = [Item(tuple(paths), "Text.", ()) for paths in PATHS]
     numbers = {item.paths[0]: number for number, item in enumerate(items)}
-    found = Directory(items).find(name, items[numbers[origin]])
-    assert (None if found is None else items[found].paths[0]) == target
+    target_number = Directory(items).find(name, items[numbers[origin]])
+    assert (None if target_number is None else items[target_number].paths[0]) == target
 
 
 def test_ambiguous_endings_are_dropped() -> None:
@@ -222,8 +222,8 @@ def test_real_packages(tmp_path: Path) -> None:
             pytest.skip(f"{package} is not installed; pip install 'longtail[demo]'")
     before = dict(os.environ)
     data = demo_dataset(packages=packages, cache=tmp_path / "a")
-    again = demo_dataset(packages=packages[::-1], cache=tmp_path / "b")
-    assert data.fingerprint == again.fingerprint
+    rebuilt = demo_dataset(packages=packages[::-1], cache=tmp_path / "b")
+    assert data.fingerprint == rebuilt.fingerprint
     assert dict(os.environ) == before
     assert len(data.train) + len(data.test) > 500
     points = {*(data.train.ids or ()), *(data.test.ids or ())}

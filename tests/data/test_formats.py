@@ -34,9 +34,9 @@ def rows(data: Dataset, split: str = "train") -> list[list[int]]:
     return [targets.indices[a:b].tolist() for a, b in zip(targets.indptr[:-1], targets.indptr[1:], strict=True)]
 
 
-def texts(found: Texts | None) -> list[str]:
-    assert found is not None
-    return found.tolist()
+def texts(column: Texts | None) -> list[str]:
+    assert column is not None
+    return column.tolist()
 
 
 SIZES = {
@@ -356,9 +356,9 @@ def test_jsonl_is_written_as_documented(tmp_path: Path) -> None:
     write(data, tmp_path / "out", "jsonl")
     row = json.loads(gzip.decompress((tmp_path / "out" / "trn.jsonl.gz").read_bytes()))
     assert row == {"text": "a", "labels": [1], "weights": [0.1]}
-    again = tmp_path / "again"
-    write(data, again, "jsonl")
-    assert (again / "trn.jsonl.gz").read_bytes() == (tmp_path / "out" / "trn.jsonl.gz").read_bytes()
+    second = tmp_path / "again"
+    write(data, second, "jsonl")
+    assert (second / "trn.jsonl.gz").read_bytes() == (tmp_path / "out" / "trn.jsonl.gz").read_bytes()
 
 
 def test_pecos_keeps_soft_values_in_the_matrix(tmp_path: Path) -> None:

@@ -309,6 +309,6 @@ def test_large_matrices_are_read_quickly(tmp_path: Path) -> None:
     )
     write_sparse(tmp_path / "m.txt", matrix)
     start = time.perf_counter()
-    found = read_sparse(tmp_path / "m.txt", Problems()).matrix(Problems())
+    loaded = read_sparse(tmp_path / "m.txt", Problems()).matrix(Problems())
     assert time.perf_counter() - start < 5  # about 0.3 s on an idle core
-    assert (found != matrix).nnz == 0
+    assert (loaded != matrix).nnz == 0

@@ -63,13 +63,13 @@ def _matrices(draw: st.DrawFn, size: int, count: int, soft: bool) -> sp.csr_arra
 def round_trip(data: Dataset, name: str) -> Dataset:
     with tempfile.TemporaryDirectory() as folder:
         write(data, Path(folder) / "data", name)
-        found = load(Path(folder) / "data")
-        assert found.fingerprint == data.fingerprint  # before the folder goes: arrow texts are mapped
-        return found
+        loaded = load(Path(folder) / "data")
+        assert loaded.fingerprint == data.fingerprint  # before the folder goes: arrow texts are mapped
+        return loaded
 
 
 def may_refuse(data: Dataset, name: str, reason: DataError) -> bool:
-    """Tell whether a refusal is one of the documented ones."""
+    """Return whether a refusal is one of the documented ones."""
     soft = any((split.targets.data != 1).any() for split in data.splits.values())
     if soft and not FORMATS[name].soft:
         return "soft" in reason.found
@@ -112,9 +112,9 @@ def test_round_trip_of_features(name: str, texts: bool) -> None:
     targets = label_matrix(np.array([0, 2, 2]), np.array([0, 2]), (2, 3))
     splits = {name: Split(name, labels, targets, no_pairs((2, 3)), features=features(2)) for name in ("train", "test")}
     words = Texts([f"w{n}" for n in range(9)])
-    found = round_trip(Dataset(labels, splits, vocabulary=words), name)
-    assert found.train.texts is None
-    assert found.train.features is not None and found.train.features.dtype == np.float32
+    loaded = round_trip(Dataset(labels, splits, vocabulary=words), name)
+    assert loaded.train.texts is None
+    assert loaded.train.features is not None and loaded.train.features.dtype == np.float32
 
 
 @settings(max_examples=300, deadline=None)
@@ -129,16 +129,16 @@ def test_float32_values_read_back_equal(value: float) -> None:
 @settings(max_examples=300, deadline=None)
 @given(text=st.text())
 def test_clean_text_is_one_line_and_stays_clean(text: str) -> None:
-    found = clean(text)
-    assert clean(found) == found == " ".join(found.split())
-    assert len(f"{found}\n".splitlines()) == 1
-    found.encode()
+    cleaned = clean(text)
+    assert clean(cleaned) == cleaned == " ".join(cleaned.split())
+    assert len(f"{cleaned}\n".splitlines()) == 1
+    cleaned.encode()
 
 
 def test_texts_are_cleaned_when_written(tmp_path: Path) -> None:
     data = from_rows({"train": (["  a\n b\x00c "], [[0]])}, label_texts=["x\ty"])
     for name in FORMATS:
         write(data, tmp_path / name, name)
-        found = load(tmp_path / name)
-        assert (found.train.texts or [])[0] == "a b c"
-        assert (found.labels.texts or [])[0] == "x y"
+        loaded = load(tmp_path / name)
+        assert (loaded.train.texts or [])[0] == "a b c"
+        assert (loaded.labels.texts or [])[0] == "x y"

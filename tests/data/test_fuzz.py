@@ -41,7 +41,7 @@ def small() -> Dataset:
 def seeds(folder: Path) -> dict[str, list[Path]]:
     """Write the data set in every format, and once more with soft values and without packing."""
     data = small()
-    found = {}
+    files = {}
     for name, kind in FORMATS.items():
         if kind.soft:
             softer = {}
@@ -62,8 +62,8 @@ def seeds(folder: Path) -> dict[str, list[Path]]:
             if path.suffix == ".gz" and not case.name.endswith("soft"):
                 path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
                 path.unlink()
-        found[case.name] = sorted(case.iterdir())
-    return found
+        files[case.name] = sorted(case.iterdir())
+    return files
 
 
 def damaged(content: bytes, chance: random.Random) -> bytes:
@@ -118,10 +118,10 @@ def _lines(content: bytes, chance: random.Random) -> bytes:
 
 
 def _number(content: bytes, chance: random.Random) -> bytes:
-    found = list(re.finditer(rb"\d+(?:\.\d+)?", content))
-    if not found:
+    matches = list(re.finditer(rb"\d+(?:\.\d+)?", content))
+    if not matches:
         return content
-    start, stop = chance.choice(found).span()
+    start, stop = chance.choice(matches).span()
     return content[:start] + chance.choice(TOKENS) + content[stop:]
 
 

@@ -118,8 +118,8 @@ def test_the_label_that_a_text_itself_is():
     assert next(read_queries(lines, "q", find)).own == [None, 3, 1, None]
     assert next(read_queries(lines, "q")).own == [None] * 4
 
-    def lost(asked):
-        raise DataError(f"there is no label {asked!r}", remedy="give another")
+    def lost(label):
+        raise DataError(f"there is no label {label!r}", remedy="give another")
 
     blocks = read_queries(lines, "q.jsonl", lost)
     assert next(blocks).texts == ["plain"]

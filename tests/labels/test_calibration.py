@@ -47,12 +47,12 @@ def permuted(train: Split, share: float, seed: int = 0) -> Split:
 @given(ROWS)
 def test_counts_are_those_of_the_matrix_without_the_twin(rows):
     train = small(rows)
-    found = twins(train)
-    assert all(train.texts[i] == train.labels.texts[j] for j, i in zip(found.labels, found.points, strict=True))
-    pairs = candidates(train, found)
+    matches = twins(train)
+    assert all(train.texts[i] == train.labels.texts[j] for j, i in zip(matches.labels, matches.points, strict=True))
+    pairs = candidates(train, matches)
     given_labels = train.targets.toarray() > 0
     expected = []
-    for j, i in zip(found.labels, found.points, strict=True):
+    for j, i in zip(matches.labels, matches.points, strict=True):
         rest = np.delete(given_labels, i, axis=0)
         for other in range(6):
             together = (rest[:, j] & rest[:, other]).sum()
@@ -74,8 +74,8 @@ def test_twins_ignore_case_blanks_and_punctuation_and_blank_texts():
     texts = ["Ant!", " bee", "", "ANT", "ｃａｔ", "ant_", "anthill"]
     labels = ["ant", "Bee?", "", "cat"]
     train = from_rows({"train": (texts, [[]] * 7)}, label_texts=labels).train
-    found = twins(train)
-    assert list(zip(found.labels.tolist(), found.points.tolist(), strict=True)) == [
+    matches = twins(train)
+    assert list(zip(matches.labels.tolist(), matches.points.tolist(), strict=True)) == [
         (0, 0),
         (0, 3),
         (0, 5),
@@ -100,11 +100,11 @@ def test_work_is_bounded_by_leaving_twins_out(monkeypatch):
 
 def test_too_few_twins_shrink_by_counts_and_say_so():
     train = small([("ant", [0, 1]), ("x", [0, 1]), ("y", [2, 3])])
-    found = calibrate(train)
-    assert found.method == "shrunk"
-    assert found.verdict == "unknown"
-    assert "shrunk by counts" in found.advice
-    soft = found.apply(train.targets, threshold=0.1).toarray()
+    calibration = calibrate(train)
+    assert calibration.method == "shrunk"
+    assert calibration.verdict == "unknown"
+    assert "shrunk by counts" in calibration.advice
+    soft = calibration.apply(train.targets, threshold=0.1).toarray()
     assert soft[0, 1] == pytest.approx((2 + 2 / 3) / 3)
     assert soft[2, 3] == pytest.approx((1 + 1 / 3) / 2)
     assert (np.diag(soft) == 1).all()
@@ -124,12 +124,12 @@ def synthetic(labels: int = 400, *, seed: int = 0) -> Split:
 
 def test_a_known_probability_is_found():
     train = synthetic()
-    found = calibrate(train)
-    assert found.method in ("isotonic", "logistic")
-    assert found.twins == 400
-    assert abs(found.base_rate - 0.5) < 0.03
-    assert found.log_loss_calibrated < found.log_loss_plain
-    soft = found.apply(train.targets, threshold=0)
+    calibration = calibrate(train)
+    assert calibration.method in ("isotonic", "logistic")
+    assert calibration.twins == 400
+    assert abs(calibration.base_rate - 0.5) < 0.03
+    assert calibration.log_loss_calibrated < calibration.log_loss_plain
+    soft = calibration.apply(train.targets, threshold=0)
     others = soft.data[np.repeat(np.arange(400), np.diff(soft.indptr)) != soft.indices]
     assert abs(others.mean() - 0.5) < 0.05  # whatever the conditional, the truth is one half
 
@@ -138,9 +138,9 @@ def test_it_is_deterministic_and_travels_as_json():
     train = synthetic()
     first, second = calibrate(train, seed=3), calibrate(train, seed=3)
     assert first == second
-    again = calibration_of(json.loads(json.dumps(first.to_dict())))
-    assert again == first
-    assert (again.apply(train.targets) != first.apply(train.targets)).nnz == 0
+    restored = calibration_of(json.loads(json.dumps(first.to_dict())))
+    assert restored == first
+    assert (restored.apply(train.targets) != first.apply(train.targets)).nnz == 0
     with pytest.raises(DataError, match="not a calibration"):
         calibration_of({"curve": {"curve": "shrunk"}})
 
@@ -155,10 +155,10 @@ def test_values_are_above_the_threshold_and_self_edges_are_one():
 
 def test_gandalf_calibrates_and_the_recipe_keeps_what_was_fitted():
     train = synthetic()
-    made = Gandalf(calibrate=True).fit(train)
-    assert made.fitted["method"] in ("isotonic", "logistic")
-    assert part_of(json.loads(json.dumps(made.dump()))) == made
-    np.testing.assert_array_equal(made.rows(train).toarray(), Gandalf(calibrate=True).rows(train).toarray())
+    fitted_part = Gandalf(calibrate=True).fit(train)
+    assert fitted_part.fitted["method"] in ("isotonic", "logistic")
+    assert part_of(json.loads(json.dumps(fitted_part.dump()))) == fitted_part
+    np.testing.assert_array_equal(fitted_part.rows(train).toarray(), Gandalf(calibrate=True).rows(train).toarray())
     model = fit(find_recipe("knn+gandalf").override("augment.0.calibrate", True), train)
     assert model.recipe.augment[0].fitted["twins"] == 400
     with pytest.raises(RecipeError, match="calibrate works with graph=conditionals"):
@@ -171,19 +171,19 @@ def real(request) -> tuple[Dataset, Calibration]:
     return data, calibrate(data.train)
 
 
-def off(found: Calibration, which: str) -> float:
+def off(fitted: Calibration, which: str) -> float:
     """Return the mean distance between what is predicted and what is observed."""
-    return sum(row.count * abs(row.predicted - row.observed) for row in found.reliability[which]) / found.pairs
+    return sum(row.count * abs(row.predicted - row.observed) for row in fitted.reliability[which]) / fitted.pairs
 
 
 def test_held_out_loss_and_reliability_are_better_than_plain(real):
-    _, found = real
-    assert found.verdict == "helps"
-    assert found.log_loss_calibrated < 0.66 * found.log_loss_plain
-    assert found.log_loss_calibrated <= found.losses["shrunk"]
-    assert found.briers["calibrated"] < found.briers["plain"]
-    assert off(found, "calibrated") < 0.02 < 0.1 < off(found, "plain")
-    exactly = next(row for row in found.reliability["plain"] if row.low == 1)
+    _, calibration = real
+    assert calibration.verdict == "helps"
+    assert calibration.log_loss_calibrated < 0.66 * calibration.log_loss_plain
+    assert calibration.log_loss_calibrated <= calibration.losses["shrunk"]
+    assert calibration.briers["calibrated"] < calibration.briers["plain"]
+    assert off(calibration, "calibrated") < 0.02 < 0.1 < off(calibration, "plain")
+    exactly = next(row for row in calibration.reliability["plain"] if row.low == 1)
     assert 0.4 < exactly.observed < 0.6
 
 
@@ -196,13 +196,13 @@ def test_a_broken_postulate_is_noticed(real):
     strong = graph.data > 0.5
     strong[np.repeat(np.arange(graph.shape[0]), np.diff(graph.indptr)) == graph.indices] = False
 
-    def mean_of(found: Calibration) -> float:
+    def mean_of(calibration: Calibration) -> float:
         """Return the mean fitted value of the pairs that plain Gandalf believes in, 0 where dropped."""
-        fitted = found.apply(data.train.targets, threshold=0.0)
-        asked = sp.csr_array((strong.astype(np.float32), graph.indices, graph.indptr), shape=graph.shape)
-        return float(fitted.multiply(asked).sum() / strong.sum())
+        fitted = calibration.apply(data.train.targets, threshold=0.0)
+        believed = sp.csr_array((strong.astype(np.float32), graph.indices, graph.indptr), shape=graph.shape)
+        return float(fitted.multiply(believed).sum() / strong.sum())
 
-    values = [mean_of(found) for found in (whole, some, none)]
+    values = [mean_of(calibration) for calibration in (whole, some, none)]
     assert values[0] > 1.2 * values[1] > 10 * values[2]
     assert abs(values[2] - none.base_rate) < 0.02  # nothing but the base rate is left
     assert none.apply(data.train.targets).nnz < 1.02 * len(data.labels)  # self edges only
@@ -210,9 +210,9 @@ def test_a_broken_postulate_is_noticed(real):
 
 def test_texts_that_are_no_twins_are_left_alone():
     data = load(shared_data("CVELibraries-4K"))
-    found = calibrate(data.train)
-    assert found.method == "shrunk"
-    assert found.apply(data.train.targets).nnz <= conditionals(data.train.targets, threshold=0.025).nnz
+    calibration = calibrate(data.train)
+    assert calibration.method == "shrunk"
+    assert calibration.apply(data.train.targets).nnz <= conditionals(data.train.targets, threshold=0.025).nnz
 
 
 def test_labels_that_share_one_text_are_one_piece_of_evidence():
@@ -221,9 +221,9 @@ def test_labels_that_share_one_text_are_one_piece_of_evidence():
     names = ["Overview"] * 80
     train = from_rows({"train": (["overview"] * 5 + ["other"] * 195, rows)}, label_texts=names).train
     assert len(candidates(train, twins(train)).outcomes) > module.FEWEST_PAIRS
-    found = calibrate(train)
-    assert found.method == "shrunk"
-    assert found.twins == 80
+    calibration = calibrate(train)
+    assert calibration.method == "shrunk"
+    assert calibration.twins == 80
     assert Gandalf(calibrate=True).augment(train, seed=0).targets.nnz > 0
 
 

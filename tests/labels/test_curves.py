@@ -75,7 +75,7 @@ def test_shrinking_trusts_many_points_more_than_one():
 def test_curves_travel_as_json():
     counts, outcomes = drawn()
     for curve in (Isotonic.fit(counts, outcomes), Logistic.fit(counts, outcomes), Shrunk(7, 2.0)):
-        again = curve_of(json.loads(json.dumps(curve.to_dict())))
-        np.testing.assert_array_equal(again(counts), curve(counts))
+        restored = curve_of(json.loads(json.dumps(curve.to_dict())))
+        np.testing.assert_array_equal(restored(counts), curve(counts))
     with pytest.raises(DataError, match="did you mean 'isotonic'"):
         curve_of({"curve": "isotonik"})

@@ -29,7 +29,7 @@ from longtail.labels.graph import (
     sigmoid_targets,
     similarity,
 )
-from longtail.machine import held
+from longtail.machine import memory_usage
 from longtail.types import LabelMatrix, label_matrix, no_pairs
 
 
@@ -81,14 +81,14 @@ def dense_conditionals(targets: LabelMatrix) -> np.ndarray:
     return out
 
 
-def check_form(found: sp.csr_array, labels: int) -> None:
-    assert isinstance(found, sp.csr_array)
-    assert found.shape == (labels, labels)
-    assert found.dtype == np.float32
-    assert found.indices.dtype == np.int32
-    again = sp.csr_array((found.data, found.indices, found.indptr), shape=found.shape)
-    assert again.has_canonical_format
-    assert (found.data > 0).all()
+def check_form(edges: sp.csr_array, labels: int) -> None:
+    assert isinstance(edges, sp.csr_array)
+    assert edges.shape == (labels, labels)
+    assert edges.dtype == np.float32
+    assert edges.indices.dtype == np.int32
+    rebuilt = sp.csr_array((edges.data, edges.indices, edges.indptr), shape=edges.shape)
+    assert rebuilt.has_canonical_format
+    assert (edges.data > 0).all()
 
 
 @UNHURRIED
@@ -97,25 +97,25 @@ def check_form(found: sp.csr_array, labels: int) -> None:
 @example(no_pairs((4, 1)), 0.1, 1)
 @example(matrix([[0]], 1), 1.0, None)
 def test_conditionals(targets: LabelMatrix, threshold: float, top: int | None) -> None:
-    found = conditionals(targets, threshold=threshold, top=top)
-    check_form(found, targets.shape[1])
+    edges = conditionals(targets, threshold=threshold, top=top)
+    check_form(edges, targets.shape[1])
     expected = dense_cut(dense_conditionals(targets), threshold, top)
     np.fill_diagonal(expected, 1)
-    np.testing.assert_array_equal(found.toarray(), expected.astype(np.float32))
+    np.testing.assert_array_equal(edges.toarray(), expected.astype(np.float32))
 
 
 @UNHURRIED
 @given(targets_(), THRESHOLDS, TOPS)
 @example(no_pairs((0, 2)), 0.1, None)
 def test_similarity(targets: LabelMatrix, threshold: float, top: int | None) -> None:
-    found = similarity(targets, threshold=threshold, top=top)
-    check_form(found, targets.shape[1])
+    edges = similarity(targets, threshold=threshold, top=top)
+    check_form(edges, targets.shape[1])
     one_way = dense_conditionals(targets)
     expected = dense_cut((one_way + one_way.T) / 2, threshold, top)
     np.fill_diagonal(expected, 1)
-    np.testing.assert_array_equal(found.toarray(), expected.astype(np.float32))
+    np.testing.assert_array_equal(edges.toarray(), expected.astype(np.float32))
     if top is None:
-        np.testing.assert_array_equal(found.toarray(), found.toarray().T)
+        np.testing.assert_array_equal(edges.toarray(), edges.toarray().T)
 
 
 @UNHURRIED
@@ -126,9 +126,9 @@ def test_sigmoid_targets(targets: LabelMatrix, threshold: float, own: bool) -> N
     expected = np.where(dense > 0, 1 / (1 + np.exp(-dense.astype(float))), 0)
     if own:
         np.fill_diagonal(expected, 1)
-    found = sigmoid_targets(plain, own=own)
-    check_form(found, targets.shape[1])
-    np.testing.assert_allclose(found.toarray(), expected, rtol=1e-6)
+    edges = sigmoid_targets(plain, own=own)
+    check_form(edges, targets.shape[1])
+    np.testing.assert_allclose(edges.toarray(), expected, rtol=1e-6)
     np.testing.assert_array_equal(plain.toarray(), dense)  # the input is left alone
 
 
@@ -137,12 +137,12 @@ def test_sigmoid_targets(targets: LabelMatrix, threshold: float, own: bool) -> N
 @example(no_pairs((0, 2)), None)
 @example(matrix([[0], [1]], 2), None)
 def test_proximity(targets: LabelMatrix, top: int | None) -> None:
-    found = proximity(targets, top=top)
-    check_form(found, targets.shape[1])
+    edges = proximity(targets, top=top)
+    check_form(edges, targets.shape[1])
     counts = dense_counts(targets).astype(float)
     np.fill_diagonal(counts, 0)
     expected = dense_cut((counts > 0).astype(float), 0, top, counts)
-    np.testing.assert_array_equal(found.toarray(), expected)
+    np.testing.assert_array_equal(edges.toarray(), expected)
 
 
 def test_the_threshold_is_strict() -> None:
@@ -154,8 +154,8 @@ def test_the_threshold_is_strict() -> None:
 
 
 def test_rows_are_conditioned_on_their_own_label() -> None:
-    found = conditionals(matrix([[0, 1], [0], [0], [0]], 2)).toarray()
-    assert found.tolist() == [[1, 0.25], [1, 1]]
+    edges = conditionals(matrix([[0, 1], [0], [0], [0]], 2)).toarray()
+    assert edges.tolist() == [[1, 0.25], [1, 1]]
 
 
 def test_repeated_labels_count_once_even_without_label_matrix() -> None:
@@ -197,9 +197,9 @@ def test_blocks_stay_small_and_cover_all(monkeypatch: pytest.MonkeyPatch) -> Non
 @example(no_pairs((0, 2)), 5, 0.8, 0)
 @example(matrix([[0]], 1), 5, 0.8, 0)
 def test_walk_is_the_slow_walk(targets: LabelMatrix, hops: int, restart: float, head: int) -> None:
-    found = random_walk(targets, hops=hops, restart=restart, top=None, head=head, seed=5)
-    check_form(found, targets.shape[1])
-    np.testing.assert_array_equal(found.toarray(), slow_walk(targets, hops, restart, head, 5))
+    visits = random_walk(targets, hops=hops, restart=restart, top=None, head=head, seed=5)
+    check_form(visits, targets.shape[1])
+    np.testing.assert_array_equal(visits.toarray(), slow_walk(targets, hops, restart, head, 5))
 
 
 def slow_walk(targets: LabelMatrix, hops: int, restart: float, head: int, seed: int) -> np.ndarray:
@@ -241,15 +241,15 @@ def test_splitmix_gives_its_published_numbers() -> None:
 
 def test_walk_is_deterministic_and_seeded() -> None:
     targets = random_targets(200, 40)
-    first, again, other = (random_walk(targets, seed=seed).toarray() for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first, again)
+    first, repeated, other = (random_walk(targets, seed=seed).toarray() for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, repeated)
     assert (first != other).any()
 
 
 def test_visits_sum_to_the_hops() -> None:
     targets = matrix([[0, 1, 2], [1, 2], [3]], 5)
-    found = random_walk(targets, hops=50, top=None).toarray()
-    assert found.sum(1).tolist() == [50, 50, 50, 50, 1]  # label 4 has no point
+    visits = random_walk(targets, hops=50, top=None).toarray()
+    assert visits.sum(1).tolist() == [50, 50, 50, 50, 1]  # label 4 has no point
 
 
 def test_one_hop_walks_follow_the_transition_probabilities() -> None:
@@ -258,8 +258,8 @@ def test_one_hop_walks_follow_the_transition_probabilities() -> None:
     hard = hard[:, hard.sum(0) > 0]
     step = (hard / hard.sum(0)).T @ (hard / np.maximum(hard.sum(1, keepdims=True), 1))  # label → point → label
     hops = 20_000
-    found = random_walk(sp.csr_array(hard.astype(np.float32)), hops=hops, restart=1.0, top=None, head=0).toarray()
-    error = np.abs(found - hops * step) / np.sqrt(hops * np.maximum(step * (1 - step), 1 / hops))
+    visits = random_walk(sp.csr_array(hard.astype(np.float32)), hops=hops, restart=1.0, top=None, head=0).toarray()
+    error = np.abs(visits - hops * step) / np.sqrt(hops * np.maximum(step * (1 - step), 1 / hops))
     assert error.max() < 4.5  # standard deviations, over 144 cells
 
 
@@ -280,8 +280,8 @@ def test_top_keeps_the_diagonal() -> None:
 
 def test_head_labels_get_a_self_edge_only() -> None:
     targets = matrix([[0, 1]] * 3 + [[0, 2]] * 2, 3)
-    found = random_walk(targets, head=4, hops=20).toarray()
-    assert found.tolist() == [[1, 0, 0], [0, 20, 0], [0, 0, 20]]
+    visits = random_walk(targets, head=4, hops=20).toarray()
+    assert visits.tolist() == [[1, 0, 0], [0, 20, 0], [0, 0, 20]]
     assert random_walk(targets, head=5, hops=20).toarray()[1, 0] > 0
     assert random_walk(targets, head=0, hops=20).toarray()[1, 0] > 0
 
@@ -306,27 +306,27 @@ def test_normalised_leaves_lonely_labels_empty() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_estimate_of_a_small_matrix_is_exact_in_entries(kind: str) -> None:
     targets = random_targets(500, 80)
-    found = estimate(targets, kind)
-    assert found.entries == KINDS[kind](targets).nnz
-    assert found.seconds > 0
-    assert found.peak_bytes > 10 * 2**20  # an interpreter alone holds more
+    estimated = estimate(targets, kind)
+    assert estimated.entries == KINDS[kind](targets).nnz
+    assert estimated.seconds > 0
+    assert estimated.peak_bytes > 10 * 2**20  # an interpreter alone holds more
 
 
 def test_estimate_adds_to_what_the_process_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     targets = random_targets(500, 80)
     for now, most in ((10**9, 10**9), (10**8, 10**9)):
-        monkeypatch.setattr(graph, "held", lambda now=now, most=most: (now, most))
+        monkeypatch.setattr(graph, "memory_usage", lambda now=now, most=most: (now, most))
         assert max(now, most) <= estimate(targets).peak_bytes < 1.1 * 10**9
-    monkeypatch.setattr(graph, "held", lambda: None)
+    monkeypatch.setattr(graph, "memory_usage", lambda: None)
     assert graph.PROCESS < estimate(targets).peak_bytes < 1.2 * graph.PROCESS
 
 
-def test_held_memory_grows_with_what_is_held() -> None:
-    before = held()
+def test_memory_usage_grows_with_what_is_allocated() -> None:
+    before = memory_usage()
     if before is None:
-        pytest.skip("this system does not tell what a process holds")
+        pytest.skip("this system does not report memory usage")
     block = np.ones(2**27, np.uint8)  # far above what an allocator keeps in reserve
-    now, most = held() or (0, 0)
+    now, most = memory_usage() or (0, 0)
     assert now >= before[0] + 0.9 * block.nbytes
     assert most >= now
 
@@ -340,11 +340,11 @@ def test_estimated_peak_is_near_the_measured_one(kind: str, format: str, tmp_pat
         write(load(path), tmp_path / "arrow", "arrow")
         path = tmp_path / "arrow"
     peaks = []
-    for step in ("estimate(targets, kind).peak_bytes", "(KINDS[kind](targets), held()[1])[1]"):
+    for step in ("estimate(targets, kind).peak_bytes", "(KINDS[kind](targets), memory_usage()[1])[1]"):
         code = f"""
 import sys
 from longtail.data.formats import load
-from longtail.machine import held
+from longtail.machine import memory_usage
 from longtail.labels.graph import KINDS, estimate
 targets, kind = load(sys.argv[1]).train.targets, sys.argv[2]
 print({step})

@@ -16,9 +16,9 @@ from longtail.labels.journal import FILE, Added, Journal, Removed
 
 
 def journal(folder, model="m", current=None):
-    made = Journal(folder, model, lambda: current or model)
-    made.refresh()
-    return made
+    opened = Journal(folder, model, lambda: current or model)
+    opened.refresh()
+    return opened
 
 
 def test_changes_are_seen_by_others_and_undone_one_by_one(tmp_path):
@@ -48,9 +48,9 @@ def test_a_record_that_was_cut_off_is_ignored_and_mended(tmp_path):
     first = whole.rindex(b"\n", 0, -1) + 1
     for end in range(first, len(whole)):
         (tmp_path / FILE).write_bytes(whole[:end])
-        found = journal(tmp_path)
-        assert found.changes == (Added(("cat",)),), end
-    found.append(Added(("fox",)))
+        opened = journal(tmp_path)
+        assert opened.changes == (Added(("cat",)),), end
+    opened.append(Added(("fox",)))
     assert journal(tmp_path).changes == (Added(("cat",)), Added(("fox",)))
 
 
@@ -121,15 +121,15 @@ for number in range(10**6):
 def test_a_kill_loses_nothing_that_was_confirmed(tmp_path):
     for round_ in range(3):
         with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE) as writer:
-            seen = [json.loads(writer.stdout.readline()) for _ in range(3)]
+            confirmed = [json.loads(writer.stdout.readline()) for _ in range(3)]
             time.sleep(0.002 * round_)
             writer.send_signal(signal.SIGKILL)
-            seen += [json.loads(line) for line in writer.stdout.read().splitlines()]
-        found = journal(tmp_path)
-        kept = [int(change.texts[0].split()[1]) for change in found.changes]
-        assert kept[: len(seen)] == seen and len(kept) <= len(seen) + 1  # written, but not yet confirmed
+            confirmed += [json.loads(line) for line in writer.stdout.read().splitlines()]
+        opened = journal(tmp_path)
+        kept = [int(change.texts[0].split()[1]) for change in opened.changes]
+        assert kept[: len(confirmed)] == confirmed and len(kept) <= len(confirmed) + 1  # written, but not yet confirmed
         for _ in kept:
-            found.undo()
+            opened.undo()
 
 
 def test_two_writers_take_turns(tmp_path):

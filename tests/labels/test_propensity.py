@@ -90,9 +90,9 @@ def slow_bins(counts, number):
 
 @given(COUNTS, st.integers(1, 7))
 def test_bins_follow_the_greedy_rule(counts, number):
-    found = bins(np.array(counts, np.int64), number)
-    assert found.dtype == np.int32
-    assert found.tolist() == slow_bins(counts, number)
+    numbers = bins(np.array(counts, np.int64), number)
+    assert numbers.dtype == np.int32
+    assert numbers.tolist() == slow_bins(counts, number)
 
 
 def test_bins_of_few_labels():

@@ -22,8 +22,8 @@ def sparse(seed: int, rows: int, columns: int, share: float = 0.3) -> sp.csr_arr
 
 
 def soft_targets(seed: int, points: int, labels: int):
-    held = sparse(seed, points, labels)
-    return label_matrix(held.indptr, held.indices, held.shape, held.data)
+    matrix = sparse(seed, points, labels)
+    return label_matrix(matrix.indptr, matrix.indices, matrix.shape, matrix.data)
 
 
 def unit(values):
@@ -97,14 +97,14 @@ def test_groups_that_are_far_apart_are_found(dense):
     for row, own in enumerate(group):
         vectors[row, own * 5 : own * 5 + 5] = draw.random(5) + 0.5
     vectors[:, :5] += 0.01
-    found = clusters(vectors if dense else sp.csr_array(vectors), 8, seed=1)
+    assigned = clusters(vectors if dense else sp.csr_array(vectors), 8, seed=1)
 
     def tightness(of):
         rows = unit(vectors)
         return sum(np.linalg.norm(rows[of == cluster].sum(axis=0)) for cluster in range(8)) / 128
 
-    assert tightness(found) > 0.85 * tightness(group)
-    assert tightness(found) > 1.5 * tightness(draw.permutation(group))
+    assert tightness(assigned) > 0.85 * tightness(group)
+    assert tightness(assigned) > 1.5 * tightness(draw.permutation(group))
 
 
 def test_sparse_and_dense_rows_give_the_same_tree():
@@ -129,11 +129,11 @@ def test_rounds_are_capped():
 @given(st.integers(0, 10**6), st.integers(0, 12), st.integers(1, 30), st.integers(1, 9))
 def test_cluster_targets_are_the_largest_of_their_labels(seed, points, labels, count):
     of = np.random.default_rng(seed).integers(0, count, labels)
-    made, targets = Clusters.build(of), soft_targets(seed, points, labels)
-    got = made.targets(targets)
+    clustering, targets = Clusters.build(of), soft_targets(seed, points, labels)
+    got = clustering.targets(targets)
     dense = targets.toarray()
-    expected = np.zeros((points, len(made)), np.float32)
-    for cluster in range(len(made)):
+    expected = np.zeros((points, len(clustering)), np.float32)
+    for cluster in range(len(clustering)):
         expected[:, cluster] = dense[:, of == cluster].max(axis=1, initial=0)
     np.testing.assert_array_equal(got.toarray(), expected)
     assert got.nnz == (expected > 0).sum()
@@ -141,8 +141,8 @@ def test_cluster_targets_are_the_largest_of_their_labels(seed, points, labels, c
 
 
 def test_chosen_clusters_give_their_labels():
-    made = Clusters.build(np.array([2, 0, 2, 0, 2]))
-    assert len(made) == 3
-    assert made.members.tolist() == [1, 3, 0, 2, 4]
-    assert made.labels_of(np.array([[0, 2], [1, -1]])).tolist() == [[1, 3, -1, 0, 2, 4], [-1] * 6]
-    assert made.labels_of(np.array([2])).tolist() == [0, 2, 4]
+    clustering = Clusters.build(np.array([2, 0, 2, 0, 2]))
+    assert len(clustering) == 3
+    assert clustering.members.tolist() == [1, 3, 0, 2, 4]
+    assert clustering.labels_of(np.array([[0, 2], [1, -1]])).tolist() == [[1, 3, -1, 0, 2, 4], [-1] * 6]
+    assert clustering.labels_of(np.array([2])).tolist() == [0, 2, 4]

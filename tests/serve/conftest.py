@@ -14,7 +14,7 @@ import uvicorn
 from serve.double import Double
 
 from longtail.serve.app import create_app
-from longtail.serve.run import configured
+from longtail.serve.run import uvicorn_config
 from longtail.serve.settings import Limits, Settings
 
 ANIMALS = ["red cat", "old dog", "wild fox", "small brown mouse", "cat and dog"]
@@ -22,18 +22,18 @@ FREQUENCIES = [9, 5, 3, 1, 0]
 
 
 @contextmanager
-def running(*indexes, limits=None, **wishes):
+def running(*indexes, limits=None, **options):
     """Serve indexes; yield a client."""
     runs = tuple(Path(f"run{place}") for place in range(len(indexes)))
-    settings = Settings(runs, port=0, limits=limits or Limits(), **wishes)
+    settings = Settings(runs, port=0, limits=limits or Limits(), **options)
     app = create_app(settings, indexes=indexes)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(configured(app, settings.limits))
+        server = uvicorn.Server(uvicorn_config(app, settings.limits))
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
-            until = time.monotonic() + 10
-            while not server.started and time.monotonic() < until:
+            deadline = time.monotonic() + 10
+            while not server.started and time.monotonic() < deadline:
                 time.sleep(0.005)
             address = f"http://127.0.0.1:{listener.getsockname()[1]}"
             with httpx.Client(base_url=address, timeout=20) as client:
@@ -48,7 +48,7 @@ def running(*indexes, limits=None, **wishes):
 def start():
     """Start services that end with the test."""
     with ExitStack() as stack:
-        yield lambda *indexes, **wishes: stack.enter_context(running(*indexes, **wishes))
+        yield lambda *indexes, **options: stack.enter_context(running(*indexes, **options))
 
 
 @pytest.fixture(scope="module")

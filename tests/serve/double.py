@@ -17,14 +17,14 @@ def words(text):
 
 
 class Double:
-    """Scores a label by the share of its words that the text holds."""
+    """Scores a label by the share of its words that the text contains."""
 
     def __init__(self, name, texts, frequencies=None):
         self.name = name
         self.labels = Labels(len(texts), Texts(texts))
         self.frequencies = np.asarray(frequencies if frequencies is not None else range(len(texts))[::-1])
         self.removed: set[int] = set()
-        self.past: list[tuple] = []
+        self.history: list[tuple] = []
         self.calls: list[int] = []  # texts of each call
         self.gate = None  # an event that predictions wait for
 
@@ -46,23 +46,25 @@ class Double:
         self.calls.append(len(texts))
         if self.gate is not None:
             assert self.gate.wait(10)
-        held = [words(text) for text in self.labels.texts]
-        left = set(range(len(held))) - self.removed - set(deny or ())
-        left &= set(range(len(held)) if allow is None else allow)
+        label_words = [words(text) for text in self.labels.texts]
+        allowed = set(range(len(label_words))) - self.removed - set(deny or ())
+        allowed &= set(range(len(label_words)) if allow is None else allow)
         labels, scores = np.full((len(texts), k), -1, np.int32), np.full((len(texts), k), -np.inf, np.float32)
         for row, text in enumerate(texts):
             if "explode" in text:
                 raise RuntimeError("boom")
-            asked = words(text)
-            found = sorted((-len(asked & held[label]) / len(held[label] or " "), label) for label in left)
-            kept = [(label, -score) for score, label in found if score < 0 and -score >= (threshold or 0)][:k]
-            for place, (label, score) in enumerate(kept):
-                labels[row, place], scores[row, place] = label, score
+            query = words(text)
+            ranked = sorted(
+                (-len(query & label_words[label]) / len(label_words[label] or " "), label) for label in allowed
+            )
+            best = [(label, -score) for score, label in ranked if score < 0 and -score >= (threshold or 0)][:k]
+            for rank, (label, score) in enumerate(best):
+                labels[row, rank], scores[row, rank] = label, score
         return TopK(labels, scores, self.labels.texts)
 
     def explain(self, text, label):
-        both = sorted(words(text) & words(self.labels.texts[label]))
-        return {"label": label, "words": [{"word": word, "weight": 1.0} for word in both]}
+        shared = sorted(words(text) & words(self.labels.texts[label]))
+        return {"label": label, "words": [{"word": word, "weight": 1.0} for word in shared]}
 
     def describe(self):
         return {"recipe": "double", "labels": len(self.labels), "metrics": {"P@1": np.float32(0.5)}}
@@ -75,24 +77,24 @@ class Double:
         }
 
     def find(self, text, limit):
-        asked = words(text)
-        return [label for label, held in enumerate(self.labels.texts) if asked <= words(held)][:limit]
+        query = words(text)
+        return [label for label, name in enumerate(self.labels.texts) if query <= words(name)][:limit]
 
     def add(self, texts, ids=None):
-        self.past.append((self.labels, self.frequencies, set(self.removed)))
+        self.history.append((self.labels, self.frequencies, set(self.removed)))
         count = len(self.labels)
         self.labels = Labels(count + len(texts), Texts([*self.labels.texts, *texts]))
         self.frequencies = np.concatenate([self.frequencies, np.zeros(len(texts), np.int64)])
         return list(range(count, len(self.labels)))
 
     def remove(self, labels):
-        self.past.append((self.labels, self.frequencies, set(self.removed)))
+        self.history.append((self.labels, self.frequencies, set(self.removed)))
         self.removed |= set(labels)
 
     def undo(self):
-        if not self.past:
+        if not self.history:
             raise DataError("there is no change to take back")
-        self.labels, self.frequencies, self.removed = self.past.pop()
+        self.labels, self.frequencies, self.removed = self.history.pop()
 
     def refresh(self):
         return False

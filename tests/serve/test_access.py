@@ -1,4 +1,4 @@
-"""Who may ask and who may change."""
+"""Who may query and who may change labels."""
 
 from __future__ import annotations
 

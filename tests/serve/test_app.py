@@ -44,7 +44,7 @@ def test_without_ids_the_place_is_the_id_and_k_is_5(client):
     assert len(answer["predictions"][0]["labels"]) == 5
 
 
-def test_details_tell_frequency_and_bin(client):
+def test_details_return_frequency_and_bin(client):
     labels = client.post("/v1/predict", json={"texts": ["red cat"], "details": True, "k": 1}).json()
     assert labels["predictions"][0]["labels"] == [
         {"id": 0, "text": "red cat", "score": 1.0, "frequency": 9, "bin": "head"}
@@ -195,14 +195,14 @@ def test_a_model_that_turns_out_damaged_is_not_ready_and_answers_nothing(start):
     assert answer.status_code == 503 and "weights" not in answer.text
 
 
-def test_probabilities_are_told_or_refused(start):
+def test_probabilities_are_returned_or_refused(start):
     index = animals()
     client = start(index)
     answer = client.post("/v1/predict", json={"texts": ["cat"], "probabilities": True})
     assert answer.status_code == 422 and "not probabilities" in answer.json()["detail"]
     seen = []
     plain = index.predict
-    index.predict = lambda *asked, probabilities, **more: (seen.append(probabilities), plain(*asked, **more))[1]
+    index.predict = lambda *args, probabilities, **more: (seen.append(probabilities), plain(*args, **more))[1]
     for wanted in (True, False):
         assert client.post("/v1/predict", json={"texts": ["cat"], "probabilities": wanted}).status_code == 200
     assert seen == [True, False]

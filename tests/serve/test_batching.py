@@ -1,4 +1,4 @@
-"""Requests meet in batches; too many are turned away, late ones given up, accepted ones finished."""
+"""Requests are batched; too many are refused, late ones time out, accepted ones are finished."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_waiting_requests_are_predicted_together(start, gated):
     assert gated.calls == [1, 20]
 
 
-def test_different_wishes_are_not_mixed(start, gated):
+def test_different_options_are_not_mixed(start, gated):
     client = start(gated)
     with ThreadPoolExecutor(10) as pool:
         pool.submit(ask, client, "fox")
@@ -66,7 +66,7 @@ def test_different_wishes_are_not_mixed(start, gated):
 
 
 def test_a_long_request_goes_in_pieces_and_lets_others_in(start, gated):
-    client = start(gated, limits=Limits(batch=10))
+    client = start(gated, limits=Limits(batch_size=10))
     order = []
     with ThreadPoolExecutor(3) as pool:
 
@@ -80,16 +80,16 @@ def test_a_long_request_goes_in_pieces_and_lets_others_in(start, gated):
         short = pool.submit(timed, "short", "fox")
         until(lambda: waiting(client) == 86)
         gated.gate.set()
-        found = [prediction["labels"][0]["text"] for prediction in long.result().json()["predictions"]]
+        predicted = [prediction["labels"][0]["text"] for prediction in long.result().json()["predictions"]]
         short.result()
-    assert found == [ANIMALS[place % 5] for place in range(95)]
+    assert predicted == [ANIMALS[place % 5] for place in range(95)]
     assert order == ["short", "long"]
     assert max(gated.calls) == 10
     assert waiting(client) == 0
 
 
 def test_a_full_queue_says_429_and_when_to_come_back(start, gated):
-    client = start(gated, limits=Limits(waiting=10, batch=4))
+    client = start(gated, limits=Limits(waiting=10, batch_size=4))
     with ThreadPoolExecutor(20) as pool:
         first = pool.submit(ask, client, "fox")
         until(lambda: gated.calls)
@@ -119,7 +119,7 @@ def test_other_questions_have_a_queue_too(start, gated):
 
 
 def test_late_requests_are_given_up_and_changes_nobody_waits_for_are_not_made(start, gated):
-    client = start(gated, limits=Limits(seconds=0.2))
+    client = start(gated, limits=Limits(timeout=0.2))
     with ThreadPoolExecutor(5) as pool:
         slow = pool.submit(ask, client, "fox")
         until(lambda: gated.calls)

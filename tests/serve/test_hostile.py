@@ -57,7 +57,7 @@ BAD = {
 }
 
 
-def well(client):
+def check_alive(client):
     answer = client.post(PREDICT, json={"texts": ["fox"]}).json()
     assert answer["predictions"][0]["labels"][0]["text"] == "wild fox"
 
@@ -68,7 +68,7 @@ def test_bad_bodies_are_refused_with_a_message(client, body):
         answer = client.post(path, content=body, headers={"Content-Type": "application/json"})
         assert answer.status_code == 422, (path, answer.text)
         assert 5 < len(answer.json()["detail"]) < 500
-    well(client)
+    check_alive(client)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_body_of_10_mb_is_413_before_it_is_read(client):
         answer = client.post(path, content=body, headers={"Content-Type": "application/json"})
         assert answer.status_code == 413
         assert "2,097,152 bytes" in answer.json()["detail"]
-    well(client)
+    check_alive(client)
 
 
 def test_a_body_without_a_length_is_cut_off_too(client):
@@ -124,55 +124,55 @@ def test_a_body_without_a_length_is_cut_off_too(client):
 
     assert client.post(PREDICT, content=pieces()).status_code == 413
     assert client.post(PREDICT, content=iter([b'{"texts": ', b'["fox"]}'])).status_code == 200
-    well(client)
+    check_alive(client)
 
 
-def spoken(client, *pieces: bytes, wait: float = 5) -> bytes:
+def exchange(client, *pieces: bytes, wait: float = 5) -> bytes:
     """Send raw bytes and read until the service closes or says nothing more."""
-    with socket.create_connection((client.base_url.host, client.base_url.port), timeout=wait) as line:
-        got = b""
+    with socket.create_connection((client.base_url.host, client.base_url.port), timeout=wait) as connection:
+        received = b""
         with suppress(BrokenPipeError, ConnectionResetError):
             for piece in pieces:
-                line.sendall(piece)
+                connection.sendall(piece)
         with suppress(TimeoutError, ConnectionResetError):
-            while piece := line.recv(65536):
-                got += piece
-        return got
+            while piece := connection.recv(65536):
+                received += piece
+        return received
 
 
 def test_lengths_that_lie(start):
-    client = start(Double("animals", ANIMALS), limits=Limits(seconds=0.3))
+    client = start(Double("animals", ANIMALS), limits=Limits(timeout=0.3))
     head = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\n"
-    too_long = spoken(client, head + b"Content-Length: 99999999999999999999\r\n\r\nabc", wait=1)
+    too_long = exchange(client, head + b"Content-Length: 99999999999999999999\r\n\r\nabc", wait=1)
     assert b" 4" in too_long.split(b"\r\n")[0]
     began = time.monotonic()
-    late = spoken(client, head + b"Content-Length: 100\r\n\r\nabc", wait=3)
+    late = exchange(client, head + b"Content-Length: 100\r\n\r\nabc", wait=3)
     assert late.startswith(b"HTTP/1.1 408")
     assert time.monotonic() - began < 2
-    assert b" 400 " in spoken(client, head + b"Content-Length: -5\r\n\r\n", wait=1).split(b"\r\n")[0]
-    assert b" 400 " in spoken(client, b"\x16\x03\x01 what\r\n\r\n", wait=1).split(b"\r\n")[0]
-    well(client)
+    assert b" 400 " in exchange(client, head + b"Content-Length: -5\r\n\r\n", wait=1).split(b"\r\n")[0]
+    assert b" 400 " in exchange(client, b"\x16\x03\x01 what\r\n\r\n", wait=1).split(b"\r\n")[0]
+    check_alive(client)
 
 
 def test_headers_have_an_end_and_a_time(start, monkeypatch):
-    monkeypatch.setattr("longtail.serve.wire.SECONDS", 0.3)
+    monkeypatch.setattr("longtail.serve.wire.HEADER_TIMEOUT", 0.3)
     client = start(Double("animals", ANIMALS))
-    endless = spoken(
+    endless = exchange(
         client, b"GET /healthz HTTP/1.1\r\nHost: a\r\n", *(b"X-%d: " % n + b"x" * 9000 + b"\r\n" for n in range(20))
     )
     assert endless.startswith(b"HTTP/1.1 431")
-    for begun in (b"", b"GET /healthz HT", b"GET /healthz HTTP/1.1\r\nHost: a\r\n"):
+    for start_of_request in (b"", b"GET /healthz HT", b"GET /healthz HTTP/1.1\r\nHost: a\r\n"):
         began = time.monotonic()
-        assert spoken(client, begun) == b""
+        assert exchange(client, start_of_request) == b""
         assert time.monotonic() - began < 3
-    well(client)
+    check_alive(client)
 
 
 def test_a_client_that_hangs_up_harms_nobody(client):
     for body in (b"", b'{"texts": ["fox"]}'):
-        with socket.create_connection((client.base_url.host, client.base_url.port)) as line:
-            line.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Length: 18\r\n\r\n" + body)
-    well(client)
+        with socket.create_connection((client.base_url.host, client.base_url.port)) as connection:
+            connection.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Length: 18\r\n\r\n" + body)
+    check_alive(client)
 
 
 anything = st.recursive(

@@ -59,6 +59,6 @@ def test_the_document_names_every_path(client):
         ("/healthz", "get"),
         ("/readyz", "get"),
     }
-    asked = document["components"]["schemas"]["PredictRequest"]
-    assert {"texts", "ids", "k"} <= set(asked["properties"])
-    assert asked["required"] == ["texts"]
+    request = document["components"]["schemas"]["PredictRequest"]
+    assert {"texts", "ids", "k"} <= set(request["properties"])
+    assert request["required"] == ["texts"]

@@ -30,19 +30,21 @@ def visit(browser, start):
     """Open the page of a new service; whatever the browser complains about fails the test."""
     complaints, contexts = [], []
 
-    def opened(*indexes, context=None, **wishes):
-        client = start(*indexes, **wishes)
+    def visit_page(*indexes, context=None, **options):
+        client = start(*indexes, **options)
         contexts.append(browser.new_context(**(context or {})))
         page = contexts[-1].new_page()
         page.set_default_timeout(10_000)
-        page.on("console", lambda said: said.type in ("error", "warning") and complaints.append(said.text))
+        page.on("console", lambda message: message.type in ("error", "warning") and complaints.append(message.text))
         page.on("pageerror", lambda reason: complaints.append(str(reason)))
-        page.on("request", lambda asked: asked.url.startswith(str(client.base_url)) or complaints.append(asked.url))
+        page.on(
+            "request", lambda request: request.url.startswith(str(client.base_url)) or complaints.append(request.url)
+        )
         page.goto(str(client.base_url))
         return page
 
-    opened.complaints = complaints
-    yield opened
+    visit_page.complaints = complaints
+    yield visit_page
     for context in contexts:
         context.close()
     assert complaints == []
@@ -168,17 +170,17 @@ def test_hostile_texts_stay_texts(visit):
 
 def test_the_policy_stops_what_gets_in_all_the_same(visit):
     page = ready(visit(animals()))
-    said = page.evaluate("""() => {
+    error = page.evaluate("""() => {
         try { document.body.innerHTML = "<b>x</b>"; return "taken"; } catch (reason) { return reason.name; }
     }""")
-    assert said == "TypeError"  # trusted types
+    assert error == "TypeError"  # trusted types
     page.evaluate("""() => {
         const script = document.createElement("img");
         script.src = "http://192.0.2.1/x.png";
         document.body.append(script);
     }""")
     page.wait_for_timeout(200)
-    assert any("Content Security Policy" in said for said in visit.complaints)
+    assert any("Content Security Policy" in message for message in visit.complaints)
     visit.complaints.clear()
 
 
@@ -195,7 +197,7 @@ def test_a_key_is_asked_for_and_kept(visit):
     page.reload()
     ready(page).fill("#query", "fox")
     page.wait_for_selector("text=Best: wild fox")
-    assert all("401" in said for said in visit.complaints)
+    assert all("401" in message for message in visit.complaints)
     visit.complaints.clear()
 
 

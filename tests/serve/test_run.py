@@ -69,7 +69,7 @@ def until(condition, seconds: float = 10.0) -> None:
 
 
 class Load:
-    """Ask all the time, on connections that stay open and on new ones, and note everything that is not a 200."""
+    """Send requests all the time, on open and on new connections, and note every answer that is not a 200."""
 
     def __init__(self, address: str) -> None:
         self.address, self.answers, self.wrong, self.stop = address, 0, [], False
@@ -137,9 +137,9 @@ def children(pid: int) -> list[int]:
     """Find the worker processes of a supervisor."""
     tasks = Path(f"/proc/{pid}/task/{pid}/children")
     if not tasks.exists():
-        pytest.skip("this system does not tell the children of a process")
-    found = [int(child) for child in tasks.read_text().split()]
-    return [child for child in found if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+        pytest.skip("this system does not list the children of a process")
+    pids = [int(child) for child in tasks.read_text().split()]
+    return [child for child in pids if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def test_a_dead_worker_is_replaced_and_workers_do_not_outlive_their_supervisor(tmp_path):
@@ -198,7 +198,9 @@ def test_what_the_command_refuses(tmp_path):
 
 
 def test_others_are_heard_only_when_they_warn():
-    code = "import logging; from longtail.serve.run import log, speak; speak(); log.info('own'); "
+    code = (
+        "import logging; from longtail.serve.run import log, configure_logging; configure_logging(); log.info('own'); "
+    )
     code += "other = logging.getLogger('faiss.loader'); other.info('chatter'); other.warning('care')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines() == ["own", "care"]

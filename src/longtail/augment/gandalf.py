@@ -23,7 +23,7 @@ from longtail.data.dataset import Split
 from longtail.errors import DataError, RecipeError
 from longtail.labels.calibration import Calibration, calibrate, calibration_of
 from longtail.labels.propensity import bins, frequencies
-from longtail.recipe import record
+from longtail.records import record
 from longtail.types import Texts, joined, no_pairs
 
 BINS = 5  # as many as the paper cuts the labels into, head to tail
@@ -115,7 +115,7 @@ class Gandalf(SoftTargets):
 
 
 def _has_words(train: Split) -> NDArray[np.bool_]:
-    """Tell which labels have a text that is not blank, or features where the points have no texts."""
+    """Return which labels have a text that is not blank, or features where the points have no texts."""
     if train.texts is None:
         if train.labels.features is None:
             raise DataError(

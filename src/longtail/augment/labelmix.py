@@ -22,7 +22,8 @@ from longtail.augment.mixed import Mixed, drawn_labels, rows_of, tidied
 from longtail.augment.soft import SoftTargets, made_by, need_label_texts
 from longtail.data.dataset import Split
 from longtail.labels.propensity import frequencies
-from longtail.recipe import record
+from longtail.parts import Batch, Fit, Place, Step
+from longtail.records import record
 from longtail.types import LabelMatrix, Texts
 
 
@@ -31,13 +32,17 @@ class LabelMix(SoftTargets):
     """Settings of LabelMix; `soft=False` leaves the targets as they are (the ablation without soft annotation)."""
 
     part: ClassVar[str] = "labelmix"
-    acts_on: ClassVar[str] = "batch"
+    acts_on: ClassVar[tuple[Place, ...]] = ("batch",)
     graph: Literal["conditionals", "walk", "glas"] = "walk"
     probability: float = Field(default=0.4, ge=0, le=1)
     exponent: float = Field(default=0.5, ge=0)
     soft: bool = True
 
-    def prepare(self, train: Split, *, seed: int = 0) -> LabelMixer:
+    def prepare(self, fit: Fit) -> LabelMixer:
+        """Make ready for the steps of a training."""
+        return self.mixer(fit.train, seed=fit.seed)
+
+    def mixer(self, train: Split, *, seed: int = 0) -> LabelMixer:
         """Compute the label graph and the weights of the labels from the original points."""
         need_label_texts(train, "LabelMix, which appends the text of a label,")
         points = train.original.targets
@@ -58,7 +63,7 @@ class LabelMix(SoftTargets):
         """
         texts, names = train.need_texts("LabelMix"), need_label_texts(train, "LabelMix")
         random = np.random.default_rng((seed, 3))
-        mixer = self.prepare(train, seed=seed)
+        mixer = self.mixer(train, seed=seed)
         followed = mixer.partners(train.targets, random)
         targets = mixer.annotated(train.targets, followed)
         # A pair that is never trained on does not come back through a neighbour of the partner.
@@ -77,6 +82,15 @@ class LabelMixer:
     settings: LabelMix
     weights: NDArray[np.float64]  # (L,) r
     graph: sp.csr_array | None  # (L, L), none without soft annotation
+    acts_on: ClassVar[tuple[Place, ...]] = LabelMix.acts_on
+
+    def apply(self, place: Place, batch: Batch, step: Step) -> Batch:
+        """Let the texts of labels follow those of points, and change the targets."""
+        mixed = self.draw(batch.targets, step.draw)
+        names = step.network.points.names
+        if names is None or mixed.followed is None:
+            return replace(batch, targets=mixed.targets)
+        return replace(batch, targets=mixed.targets, inputs=batch.inputs.followed(names, mixed.followed))
 
     def draw(self, targets: LabelMatrix, random: np.random.Generator) -> Mixed:
         """Mix a batch: the labels whose texts follow its points, and the targets that this gives them."""

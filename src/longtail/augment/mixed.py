@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from longtail.data.dataset import Split
+from longtail.parts import Place, Step
 from longtail.types import Floats, LabelMatrix
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,21 +27,29 @@ class Mixed:
     labels: NDArray[np.int64] | None = None  # (B,) partner label whose text is mixed in, -1 none
 
 
-class Mixer(Protocol):
-    """An augmentation of batches made ready for one training set."""
+class EmbeddingMixer:
+    """An augmentation that draws partners for a batch and then mixes embeddings with theirs."""
+
+    acts_on: ClassVar[tuple[Place, ...]] = ("batch", "embeddings")
 
     def draw(self, targets: LabelMatrix, random: np.random.Generator) -> Mixed:
-        """Mix a batch with these targets (B, L)."""
+        """Draw partners and shares for a batch with these targets (B, L)."""
+        raise NotImplementedError
 
+    def partners(self, mixed: Mixed, embedded: Tensor, step: Step) -> Tensor:
+        """Return the embeddings of the partners."""
+        raise NotImplementedError
 
-@runtime_checkable
-class Mixes(Protocol):
-    """An augmentation that acts on every batch while a model is trained: `acts_on` is "batch"."""
+    def apply(self, place: Place, value: Any, step: Step) -> Any:
+        """Change the targets of a batch, or mix its embeddings (B, …)."""
+        if place == "batch":
+            mixed = step.memory[self] = self.draw(value.targets, step.draw)
+            return replace(value, targets=mixed.targets)
+        import torch  # noqa: PLC0415  (only where embeddings are)
 
-    acts_on: ClassVar[str]
-
-    def prepare(self, train: Split, *, seed: int = 0) -> Mixer:
-        """Compute once what all batches need."""
+        mixed = step.memory[self]
+        shares = torch.from_numpy(mixed.share).to(value.device).reshape(-1, *[1] * (value.dim() - 1))
+        return shares * value + (1 - shares) * self.partners(mixed, value, step)
 
 
 def drawn_labels(targets: LabelMatrix, weights: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ References: [Gandalf] table 6; methods §6.3.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,11 +17,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from longtail.augment.labelmix import tail_weights
-from longtail.augment.mixed import Mixed, blended, drawn_labels, rows_of
+from longtail.augment.mixed import EmbeddingMixer, Mixed, blended, drawn_labels, rows_of
 from longtail.augment.soft import SoftTargets, need_label_texts
 from longtail.data.dataset import Split
-from longtail.recipe import Augmentation, record
+from longtail.parts import Augmentation, Fit, Place, Step
+from longtail.records import record
 from longtail.types import Floats, LabelMatrix
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @record
@@ -29,16 +33,16 @@ class MixUp(Augmentation):
     """Settings of MixUp: the partner is another point of the batch, targets become λ y_i + (1 - λ) y_j."""
 
     part: ClassVar[str] = "mixup"
-    acts_on: ClassVar[str] = "batch"
+    acts_on: ClassVar[tuple[Place, ...]] = EmbeddingMixer.acts_on
     alpha: float = Field(default=0.4, gt=0)
 
-    def prepare(self, train: Split, *, seed: int = 0) -> PointMixer:
+    def prepare(self, fit: Fit) -> PointMixer:
         """Return what mixes the batches; nothing has to be computed."""
         return PointMixer(self)
 
 
 @dataclass(frozen=True, eq=False)
-class PointMixer:
+class PointMixer(EmbeddingMixer):
     """MixUp made ready.
 
     >>> targets = sp.csr_array(np.array([[1, 0], [0, 1]], np.float32))
@@ -58,6 +62,12 @@ class PointMixer:
         share = _shares(self.settings.alpha, np.diff(targets.indptr) > 0, random)
         return Mixed(blended(targets, targets[partners], share), share=share, points=partners)
 
+    def partners(self, mixed: Mixed, embedded: Tensor, step: Step) -> Tensor:
+        """Return the embeddings of other points of the batch."""
+        import torch  # noqa: PLC0415  (only where embeddings are)
+
+        return embedded[torch.as_tensor(mixed.points, device=embedded.device)]
+
 
 @record
 class LabelMixUp(SoftTargets):
@@ -67,11 +77,15 @@ class LabelMixUp(SoftTargets):
     """
 
     part: ClassVar[str] = "labelmixup"
-    acts_on: ClassVar[str] = "batch"
+    acts_on: ClassVar[tuple[Place, ...]] = EmbeddingMixer.acts_on
     alpha: float = Field(default=0.4, gt=0)
     exponent: float = Field(default=0.5, ge=0)
 
-    def prepare(self, train: Split, *, seed: int = 0) -> LabelTextMixer:
+    def prepare(self, fit: Fit) -> LabelTextMixer:
+        """Make ready for the steps of a training."""
+        return self.mixer(fit.train, seed=fit.seed)
+
+    def mixer(self, train: Split, *, seed: int = 0) -> LabelTextMixer:
         """Compute the label graph and the weights of the labels from the original points."""
         need_label_texts(train, "Label-MixUp, which mixes in the text of a label,")
         points = train.original.targets
@@ -80,7 +94,7 @@ class LabelMixUp(SoftTargets):
 
 
 @dataclass(frozen=True, eq=False)
-class LabelTextMixer:
+class LabelTextMixer(EmbeddingMixer):
     """Label-MixUp made ready for one training set."""
 
     settings: LabelMixUp
@@ -92,6 +106,13 @@ class LabelTextMixer:
         labels = drawn_labels(targets, self.weights, random)
         share = _shares(self.settings.alpha, labels >= 0, random)
         return Mixed(blended(targets, rows_of(self.graph, labels), share), share=share, labels=labels)
+
+    def partners(self, mixed: Mixed, embedded: Tensor, step: Step) -> Tensor:
+        """Return the embeddings of label texts."""
+        names = step.network.points.names
+        if names is None or mixed.labels is None:
+            return embedded
+        return step.network.tower.embed(names.take(np.maximum(mixed.labels, 0)))
 
 
 def _shares(alpha: float, mixed: NDArray[np.bool_], random: np.random.Generator) -> Floats:

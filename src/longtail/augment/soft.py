@@ -19,7 +19,8 @@ from longtail.errors import DataError
 from longtail.labels.calibration import above
 from longtail.labels.graph import conditionals, random_walk, ratios, sigmoid_targets, similarity
 from longtail.labels.walk import HEAD, HOPS, RESTART, TOP
-from longtail.recipe import Augmentation, record
+from longtail.parts import Augmentation, Place
+from longtail.records import record
 from longtail.types import LabelMatrix, Texts, label_matrix
 
 
@@ -27,7 +28,7 @@ from longtail.types import LabelMatrix, Texts, label_matrix
 class SoftTargets(Augmentation):
     """Settings of the label graph; `hops`, `restart`, `top` and `head` are those of the walk."""
 
-    acts_on: ClassVar[str] = "dataset"
+    acts_on: ClassVar[tuple[Place, ...]] = ("dataset",)
     graph: Literal["conditionals", "walk", "glas"] = "conditionals"
     threshold: float = Field(default=0.1, ge=0, lt=1)
     hops: int = Field(default=HOPS, ge=1)

@@ -8,7 +8,8 @@ References: [Gandalf] table 6; methods §6.3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
@@ -16,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from longtail.recipe import Augmentation, record
+from longtail.parts import Augmentation, Batch, Fit, Place, Step
+from longtail.records import record
 from longtail.types import Floats, Ints
 
 CELLS = 2**23  # cosines that are held at a time
@@ -25,33 +27,38 @@ Numbers = TypeVar("Numbers", bound=NDArray[Any])
 
 @record
 class Synonyms(Augmentation):
-    """Settings of synonym replacement: a neighbour has a cosine of `least` or more, and a word has `most` of them."""
+    """Settings of synonym replacement: a neighbour has `min_cosine` or more, and a word has `max_neighbours`."""
 
     part: ClassVar[str] = "synonyms"
-    acts_on: ClassVar[str] = "words"
+    renamed: ClassVar[Mapping[str, str]] = {"least": "min_cosine", "most": "max_neighbours"}
+    acts_on: ClassVar[tuple[Place, ...]] = ("words",)
     probability: float = Field(default=0.15, ge=0, le=1)
-    least: float = Field(default=0.6, gt=0, le=1)
-    most: int = Field(default=5, ge=1)
+    min_cosine: float = Field(default=0.6, gt=0, le=1)
+    max_neighbours: int = Field(default=5, ge=1)
 
-    def prepare(self, vectors: Floats) -> Replacer:
+    def prepare(self, fit: Fit) -> Replacer:
+        """Make ready for the steps of a training."""
+        return self.replacer(fit.start["words"])
+
+    def replacer(self, vectors: Floats) -> Replacer:
         """Find the nearest words of every word (V, D); words with a zero vector have none and are nobody's.
 
-        >>> Synonyms(most=1).prepare(np.array([[0, 0], [1, 0], [4, 1], [0, 1]], np.float32)).near.tolist()
+        >>> Synonyms(max_neighbours=1).replacer(np.array([[0, 0], [1, 0], [4, 1], [0, 1]], np.float32)).near.tolist()
         [[-1], [2], [1], [-1]]
         """
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         unit = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
-        near = np.full((len(vectors), self.most), -1, np.int32)
+        near = np.full((len(vectors), self.max_neighbours), -1, np.int32)
         step = max(1, CELLS // max(1, len(vectors)))
         for start in range(0, len(vectors), step):
             cosines = unit[start : start + step] @ unit.T
             own = np.arange(len(cosines))
             cosines[own, start + own] = 0
-            rows, words = np.nonzero(cosines >= self.least)
+            rows, words = np.nonzero(cosines >= self.min_cosine)
             order = np.lexsort((words, -cosines[rows, words], rows))
             rows, words = rows[order], words[order]
             place = np.arange(len(rows)) - np.searchsorted(rows, rows)
-            kept = place < self.most
+            kept = place < self.max_neighbours
             near[start + rows[kept], place[kept]] = words[kept]
         return Replacer(self.probability, near)
 
@@ -61,7 +68,12 @@ class Replacer:
     """Synonyms made ready for one vocabulary."""
 
     probability: float
-    near: Ints  # (V, most) the nearest first, -1 where there are no more
+    near: Ints  # (V, max_neighbours) the nearest first, -1 where there are no more
+    acts_on: ClassVar[tuple[Place, ...]] = Synonyms.acts_on
+
+    def apply(self, place: Place, batch: Batch, step: Step) -> Batch:
+        """Replace words of a batch."""
+        return replace(batch, inputs=batch.inputs.replaced(lambda ids: self.replace(ids, step.draw)))
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -75,6 +87,6 @@ class Replacer:
         words = ids.ravel()[chosen]
         counts = self.counts[words]
         places = (random.random(len(words)) * counts).astype(np.int64)
-        made = ids.copy()
-        made.ravel()[chosen] = np.where(counts > 0, self.near[words, places], words)
-        return made
+        replaced = ids.copy()
+        replaced.ravel()[chosen] = np.where(counts > 0, self.near[words, places], words)
+        return replaced

@@ -1,1 +1,1 @@
-"""SUITES: grids of runs, one process each, one JSON line each, tables made of the lines."""
+"""SUITES → TABLES: grids of runs, one process and one JSON line each, and Markdown tables of the lines."""

@@ -1,4 +1,4 @@
-"""JOB → DATA: find and read the data of a job, with the small named changes that it asks for."""
+"""JOB → DATA: find and read the data of a job, with the changes that it names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from longtail.data.formats import load
 from longtail.errors import DataError
 from longtail.types import Texts
 
-HELD, HELD_SEED = 0.1, 1  # always the same points are held out to choose settings by, whatever the seed of the run
+VALIDATION_SHARE, VALIDATION_SEED = 0.1, 1  # the same validation points for every seed of a run
 
 
 def find_data(name: str) -> Path:
@@ -29,13 +29,13 @@ def find_data(name: str) -> Path:
 
 
 def job_data(job: Job) -> Dataset:
-    """Read the data of a job and change it: `train` is what is fitted, `test` what is measured."""
+    """Read the data of a job and change it: models are fitted to `train` and evaluated on `test`."""
     data = load(find_data(job.data))
     train, test = data.train, None if "validation" in job.change else data.test
     for change in job.change:
         name, _, share = change.partition(":")
         if name == "validation":
-            train, test = train.divide(HELD, seed=HELD_SEED)
+            train, test = train.divide(VALIDATION_SHARE, seed=VALIDATION_SEED)
         elif name == "permute-label-texts":
             train = permuted(train, float(share or 1), job.seed)
         elif test is not None:
@@ -55,17 +55,17 @@ def permuted(train: Split, share: float, seed: int) -> Split:
     """
     if train.labels.texts is None:
         raise DataError("there are no label texts to permute", remedy="leave the change permute-label-texts out")
-    random = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     order = np.arange(len(train.labels))
-    moved = random.permutation(len(order))[: round(share * len(order))]
-    order[moved] = random.permutation(moved)
+    moved = rng.permutation(len(order))[: round(share * len(order))]
+    order[moved] = rng.permutation(moved)
     return replace(train, labels=replace(train.labels, texts=train.labels.texts.take(order)))
 
 
 def shuffled(test: Split, seed: int) -> Split:
     """Permute the words of every text."""
-    random = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     texts = [text.split() for text in test.need_texts("shuffle-test-words")]
     return replace(
-        test, texts=Texts(" ".join(words[place] for place in random.permutation(len(words))) for words in texts)
+        test, texts=Texts(" ".join(words[position] for position in rng.permutation(len(words))) for words in texts)
     )

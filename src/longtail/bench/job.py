@@ -1,7 +1,7 @@
-"""JOB → LINE, in a process of its own, so that time and memory are its own.
+"""JOB → LINE, in a process of its own, so that time and memory are those of the job alone.
 
 `python -m longtail.bench.job` reads a request from standard input and answers in JSON lines: progress, then a result
-or an error. It ends, with all that it started, when standard input closes: a job never outlives the suite.
+or an error. It ends, with its child processes, when standard input closes: a job never outlives the suite.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -35,20 +34,19 @@ from longtail.errors import LongtailError
 from longtail.files import read_json, write_json
 from longtail.index import Index
 from longtail.labels.propensity import Propensity
-from longtail.machine import held, threads
+from longtail.machine import memory_usage, threads
 from longtail.metrics import evaluate
 from longtail.model import Model
 from longtail.pipeline import fit
 from longtail.types import Progress, TopK, best_of
 
-WIDE = 100  # labels of each member that an ensemble adds up
-ASKED, WARM = 200, 20  # texts whose latency is taken, and texts before them
+ENSEMBLE_K = 100  # labels of each member that an ensemble adds up
+LATENCY_TEXTS, WARM_UP = 200, 20  # texts that are timed, and texts before them
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
-Tell = Callable[[dict[str, Any]], None]
 
 
 def run(job: Job, scratch: Path, progress: Progress | None = None) -> dict[str, Any]:
-    """Fit and measure; returns what the line says beside the job itself."""
+    """Fit and evaluate; returns the fields of the line except those of the job itself."""
     data = job_data(job)
     facts: dict[str, Any] = {
         "fingerprint": data.fingerprint,
@@ -68,16 +66,16 @@ def run(job: Job, scratch: Path, progress: Progress | None = None) -> dict[str, 
 
 
 def _run_recipe(job: Job, data: Dataset, scratch: Path, work: Path, progress: Progress | None) -> dict[str, Any]:
-    """Fit the recipe, or as many as an ensemble has, and measure."""
+    """Fit the recipe, or all members of an ensemble, and evaluate."""
     models = []
     clock = _Clock(scratch / "spent.json")
     for member in range(job.ensemble):
         recipe = recipe_for(replace(job, seed=job.seed * job.ensemble + member))
-        # A folder of its own for each model, so that a checkpoint of other settings or data is never found.
-        own = scratch / f"{data.train.fingerprint[:12]}-{member}"
-        models.append(fit(recipe, data.train, scratch=own, progress=clock.watching(progress)))
+        # A separate folder for each model, so that a checkpoint of other settings or data is never loaded.
+        folder = scratch / f"{data.train.fingerprint[:12]}-{member}"
+        models.append(fit(recipe, data.train, scratch=folder, progress=clock.watching(progress)))
     spent = clock.spent()
-    peak = (held() or (0, 0))[1]
+    peak = (memory_usage() or (0, 0))[1]
     for member, model in enumerate(models):
         model.save(work / f"model-{member}")
     began = time.perf_counter()
@@ -90,20 +88,20 @@ def _run_recipe(job: Job, data: Dataset, scratch: Path, work: Path, progress: Pr
     )  # fmt: skip
     shuffling: dict[str, float] = {}
     if job.shuffled:
-        again = evaluate(
+        permuted = evaluate(
             predictions(models, shuffled(data.test, job.seed)), data.test.targets,
             train_frequencies=first.frequencies, train_points=first.points, propensity=Propensity.of(data.name),
         )  # fmt: skip
-        shuffling = {f"{name} shuffled": round(again.values[name], 4) for name in ("P@1", "PSP@5")}
+        shuffling = {f"{name} shuffled": round(permuted.values[name], 4) for name in ("P@1", "PSP@5")}
     size = sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
-    texts = data.test.need_texts("latency")[:ASKED].tolist()
+    texts = data.test.need_texts("latency")[:LATENCY_TEXTS].tolist()
     return measured.to_dict() | {
         **spent,
         **shuffling,
         "mflops": round(sum(model.vectors.operations() for model in models if model.vectors) / 1e6, 3),
         "peak_mb": round(peak / 1e6, 1),
         "model_mb": round(size / 1e6, 2),
-        "latency_ms": _asked_apart(sorted(work.iterdir()), texts),
+        "latency_ms": _latency_in_process(sorted(work.iterdir()), texts),
         "batch_seconds": round(batch, 3),
     }
 
@@ -114,14 +112,14 @@ def predictions(models: list[Model], test: Split, k: int = 5) -> TopK:
         return models[0].predict_split(test, k)
     rows, labels, values = [], [], []
     for model in models:
-        top = model.predict_split(test, min(WIDE, len(test.labels)))
-        found = top.labels >= 0
-        best = np.where(found.any(1), top.scores.max(1, initial=-np.inf), 0)
+        top = model.predict_split(test, min(ENSEMBLE_K, len(test.labels)))
+        mask = top.labels >= 0
+        best = np.where(mask.any(1), top.scores.max(1, initial=-np.inf), 0)
         shares = np.exp(top.scores - best[:, None])  # exp(-inf) is 0: padding adds nothing
         shares /= np.maximum(shares.sum(1, keepdims=True), np.finfo(np.float32).tiny)
-        rows.append(np.nonzero(found)[0])
-        labels.append(top.labels[found])
-        values.append(shares[found])
+        rows.append(np.nonzero(mask)[0])
+        labels.append(top.labels[mask])
+        values.append(shares[mask])
     cells = np.concatenate(rows), np.concatenate(labels)
     total = sp.csr_array((np.concatenate(values), cells), shape=(len(test), len(test.labels)))  # adds up equal cells
     return best_of(total, k, test.labels.texts)
@@ -129,20 +127,20 @@ def predictions(models: list[Model], test: Split, k: int = 5) -> TopK:
 
 def latency(models: list[Index], texts: list[str]) -> float:
     """Return the median milliseconds of one query, after a warm-up."""
-    for text in texts[:WARM]:
+    for text in texts[:WARM_UP]:
         for model in models:
             model.predict([text])
-    taken = []
+    seconds = []
     for text in texts:
         began = time.perf_counter()
         for model in models:
             model.predict([text])
-        taken.append(time.perf_counter() - began)
-    return round(1000 * float(np.median(taken)), 4) if taken else 0.0
+        seconds.append(time.perf_counter() - began)
+    return round(1000 * float(np.median(seconds)), 4) if seconds else 0.0
 
 
-def _asked_apart(folders: list[Path], texts: list[str]) -> float:
-    """Take the latency in a fresh process with one thread, from the saved models: as a service would."""
+def _latency_in_process(folders: list[Path], texts: list[str]) -> float:
+    """Measure the latency of the saved models in a new process with one thread, as in a service."""
     request = json.dumps({"models": [str(folder) for folder in folders], "texts": texts})
     command = [sys.executable, "-m", "longtail.bench.job", "latency"]
     done = subprocess.run(
@@ -159,7 +157,7 @@ class _Clock:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.before = read_json(path) if path.exists() else {"seconds": 0.0, "cpu_seconds": 0.0, "continued": -1}
         self.began = time.perf_counter(), time.process_time()
-        self._noted = 0.0
+        self._saved = 0.0
 
     def spent(self) -> dict[str, float]:
         """Return the seconds so far; what was done after the last checkpoint of a stopped run counts twice."""
@@ -171,20 +169,20 @@ class _Clock:
         }
 
     def watching(self, progress: Progress | None) -> Progress:
-        """Note the time now and then, beside telling the progress."""
+        """Wrap a progress callback so that it saves the time every few seconds."""
 
-        def told(what: str, done: int, total: int) -> None:
-            if time.perf_counter() - self._noted > 5:
-                self._noted = time.perf_counter()
+        def report(what: str, done: int, total: int) -> None:
+            if time.perf_counter() - self._saved > 5:
+                self._saved = time.perf_counter()
                 write_json(self.path, self.spent())
             if progress:
                 progress(what, done, total)
 
-        return told
+        return report
 
 
 def commit() -> str:
-    """Name the commit of this code, with a + where the sources were changed since; the version outside a clone."""
+    """Return the commit of this code, with a + if the sources were changed since; outside a clone, the version."""
     here = Path(longtail.__file__).parent
     git = ["git", "-C", str(here)]
     try:
@@ -215,30 +213,30 @@ def _main() -> None:
         sys.stdout.write(json.dumps(latency([Index.load(path) for path in request["models"]], request["texts"])))
         return
     request = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_the_suite, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever a library prints must not stand among the answers
-    told = [0.0]
+    os.dup2(2, 1)  # what a library prints must not mix with the answers
+    last = [0.0]
 
-    def tell(value: dict[str, Any]) -> None:
+    def send(value: dict[str, Any]) -> None:
         answers.write(json.dumps(value, ensure_ascii=False) + "\n")
         answers.flush()
 
     def progress(what: str, done: int, total: int) -> None:
-        if time.monotonic() - told[0] > 0.5:
-            told[0] = time.monotonic()
-            tell({"progress": [what, done, total]})
+        if time.monotonic() - last[0] > 0.5:
+            last[0] = time.monotonic()
+            send({"progress": [what, done, total]})
 
     job = Job(**(request["job"] | {"change": tuple(request["job"]["change"])}))
     try:
-        tell({"result": run(job, Path(request["scratch"]), progress)})
+        send({"result": run(job, Path(request["scratch"]), progress)})
     except LongtailError as error:
-        tell({"error": str(error)})
+        send({"error": str(error)})
 
 
-def _end_with_the_suite() -> None:
-    """Wait for the end of standard input, then end the whole group of processes."""
-    while os.read(0, 1024):  # not through sys.stdin, whose lock would disturb the end of the interpreter
+def _exit_with_parent() -> None:
+    """Wait for the end of standard input, then kill the whole process group."""
+    while os.read(0, 1024):  # not through sys.stdin, whose lock would block the interpreter's exit
         pass
     os.killpg(0, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""JOBS → LINES: run what is not there yet, one job at a time, and keep one JSON line of each."""
+"""JOBS → LINES: run the jobs that have no line yet, one at a time, and append one JSON line for each."""
 
 from __future__ import annotations
 
@@ -28,61 +28,61 @@ FOLDERS = re.compile(r"(?<![\w.])/(?:[^\s/:;,'\"]+/)+")  # of absolute paths
 
 
 def run_suite(suite: Suite, out: Path, *, only: Iterable[str] = (), begin: Begin | None = None) -> list[Line]:
-    """Run the jobs that have no line yet and append their lines; returns the fresh ones, failed and skipped ones too.
+    """Run the jobs that have no line yet and append their lines; returns the new ones, failed and skipped ones too.
 
-    A killed suite goes on where it was: finished jobs have their lines, and an unfinished training continues from its
+    A killed suite continues where it was: finished jobs have their lines, and an unfinished training continues from its
     checkpoint in the folder `OUT.unfinished`. `begin(job, number, total)` opens the progress of one job.
     """
-    fresh = []
+    new = []
     with _locked(out):
         done = {key for key, line in latest(read_lines(out, repair=True)).items() if "error" not in line}
-        waiting = [job for job in suite.jobs(only) if job.key not in done]
-        for number, job in enumerate(waiting, 1):
+        remaining = [job for job in suite.jobs(only) if job.key not in done]
+        for number, job in enumerate(remaining, 1):
             reason = absent(job)
             if reason:
-                fresh.append({**job.described(), "skipped": reason})
+                new.append({**job.described(), "skipped": reason})
                 continue
-            with begin(job, number, len(waiting)) if begin else nullcontext() as progress:
+            with begin(job, number, len(remaining)) if begin else nullcontext() as progress:
                 result = run_job(job, scratch_of(out, job), progress)
             line = {"suite": suite.name, **job.described(), **result}
             with out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
-            fresh.append(line)
+            new.append(line)
         folder = unfinished(out)
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
-    return fresh
+    return new
 
 
 def run_job(job: Job, scratch: Path, progress: Progress | None = None) -> Line:
     """Run one job in a process of its own; a failure is a line with the message under `error`."""
     request = json.dumps({"job": asdict(job), "scratch": str(scratch)}) + "\n"
     command = [sys.executable, "-m", "longtail.bench.job"]
-    with tempfile.TemporaryFile() as words:
+    with tempfile.TemporaryFile() as stderr:
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, text=True, start_new_session=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True
         )
         assert process.stdin is not None and process.stdout is not None
         result: Line = {}
         try:
-            with suppress(BrokenPipeError):  # it ended before it read; how, is said below
+            with suppress(BrokenPipeError):  # it ended before it read; the exit code is reported below
                 process.stdin.write(request)
                 process.stdin.flush()
             for answer in process.stdout:
-                told = json.loads(answer)
-                if "progress" in told:
+                message = json.loads(answer)
+                if "progress" in message:
                     if progress:
-                        progress(*told["progress"])
+                        progress(*message["progress"])
                 else:
-                    result = told["result"] if "result" in told else {"error": without_folders(told["error"])}
+                    result = message["result"] if "result" in message else {"error": without_folders(message["error"])}
         finally:
             _end(process)
         if result:
             return result
-        words.seek(0)
-        last = words.read().decode("utf-8", "replace").strip().splitlines()[-1:]
+        stderr.seek(0)
+        last = stderr.read().decode("utf-8", "replace").strip().splitlines()[-1:]
     return {"error": without_folders(": ".join([_ending(process.returncode), *last]))}
 
 
@@ -96,7 +96,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _ending(code: int) -> str:
-    """Say how a process ended that gave no answer."""
+    """Describe how a process without an answer ended."""
     if code >= 0:
         return f"it ended with exit code {code}"
     name = signal.Signals(-code).name
@@ -104,7 +104,7 @@ def _ending(code: int) -> str:
 
 
 def without_folders(message: str) -> str:
-    """Leave the folders of absolute paths out of a message: they say nothing on another machine.
+    """Leave the folders of absolute paths out of a message: they mean nothing on another machine.
 
     >>> without_folders("/data/mine/trn.jsonl:3: no text")
     'trn.jsonl:3: no text'

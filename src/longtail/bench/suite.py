@@ -1,7 +1,7 @@
 """SUITE FILE → JOBS: a grid of recipes × data × seeds, and the peers beside it.
 
-A suite is a TOML file; every key is checked when it is read, every recipe and setting too, so that a long night does
-not end at a misspelt word.
+A suite is a TOML file; every key, recipe and setting is checked when it is read, so that a long run does not fail at a
+misspelt name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass as checked
 from longtail.errors import DataError, RecipeError, nearest
 from longtail.recipe import Recipe, augmentations, find_recipe
 
-CHANGES = ("validation", "permute-label-texts", "shuffle-test-words")  # in the order in which they are made
+CHANGES = ("validation", "permute-label-texts", "shuffle-test-words")  # in the order in which they are applied
 METRICS = tuple(f"{metric}@{k}" for metric in ("P", "nDCG", "R", "PSP", "PSnDCG", "Cov") for k in (1, 3, 5))
 BINS = ("head", "torso", "tail")  # recall of the bin's own labels at 5
 COSTS = ("seconds", "cpu_seconds", "peak_mb", "model_mb", "mflops", "latency_ms", "batch_seconds")
@@ -65,7 +65,7 @@ class Peer:
 
 @checked(frozen=True, kw_only=True, config=_config)
 class Suite:
-    """What a suite file says."""
+    """The contents of a suite file."""
 
     name: str
     title: str
@@ -80,10 +80,10 @@ class Suite:
     def jobs(self, only: Iterable[str] = ()) -> list[Job]:
         """List the jobs, or those of the named runs and peers, data set by data set."""
         known = [*(peer.name for peer in self.peer), *(run.name for run in self.run)]
-        for name in (asked := tuple(only)):
+        for name in (names := tuple(only)):
             if name not in known:
                 raise RecipeError(f"the suite has no run {name!r}; {nearest(name, known)}")
-        jobs = [job for job in self._all() if not asked or job.name in asked]
+        jobs = [job for job in self._all() if not names or job.name in names]
         order = list(dict.fromkeys([*self.data, *(job.data for job in jobs)]))
         return sorted(jobs, key=lambda job: order.index(job.data))
 
@@ -107,7 +107,7 @@ class Suite:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """One line to be: everything that decides what it says, apart from the code and the machine."""
+    """One run: everything that decides its result, except the code and the machine."""
 
     kind: str  # recipe or peer
     name: str
@@ -126,13 +126,13 @@ class Job:
         return f"{self.name} on {Path(self.data).name}{change}" + (f", seed {self.seed}" if self.kind != "peer" else "")
 
     def described(self) -> dict[str, Any]:
-        """Return what a line says about its job; the data set goes by its name, not by its place."""
+        """Return the fields of a line that describe its job; the data set by name, not by path."""
         facts = dataclasses.asdict(self) | {"data": Path(self.data).name, "change": list(self.change)}
         return {"run": facts.pop("name"), **facts}
 
     @property
     def key(self) -> str:
-        """Tell this job from others of the suite."""
+        """The key of this job, unique in the suite."""
         return key_of(self.described())
 
 
@@ -151,31 +151,31 @@ def read_suite(path: str | Path) -> Suite:
     """Read a suite file and check all of it."""
     path = Path(path)
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
+        config = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError("not found", file=path, remedy="give a suite file, like those in results/suites") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
         raise DataError(f"not TOML ({reason})", file=path, remedy="mend the line") from None
     for table, cls in (("run", Run), ("peer", Peer)):
-        entries = told.get(table, [])
+        entries = config.get(table, [])
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise RecipeError(f"{path.name}: {table} is not a list of tables; write [[{table}]]")
-        told[table] = tuple(
-            _made(cls, entry, f"{path.name}: {table} {number}") for number, entry in enumerate(entries, 1)
+        config[table] = tuple(
+            _parse(cls, entry, f"{path.name}: {table} {number}") for number, entry in enumerate(entries, 1)
         )
-    if "name" in told:
+    if "name" in config:
         raise RecipeError(f"{path.name}: has no setting 'name'; a suite is called what its file is called, write title")
-    suite = _made(Suite, {"name": path.stem} | told, path.name)
+    suite = _parse(Suite, {"name": path.stem} | config, path.name)
     _check(suite)
     return suite
 
 
 def recipe_for(job: Job) -> Recipe:
-    """Make the recipe of a job; of a peer, one that holds the augmentation of its data."""
-    made = find_recipe(job.recipe if job.kind == "recipe" else f"knn+{job.recipe}")
+    """Return the recipe of a job; for a peer, one that has the augmentation of its data."""
+    recipe = find_recipe(job.recipe if job.kind == "recipe" else f"knn+{job.recipe}")
     for path, value in job.settings.items():
-        made = made.override(path if job.kind == "recipe" else f"augment.0.{path}", value)
-    return made.override("seed", job.seed)
+        recipe = recipe.override(path if job.kind == "recipe" else f"augment.0.{path}", value)
+    return recipe.override("seed", job.seed)
 
 
 def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
@@ -190,13 +190,13 @@ def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return out
 
 
-def changes(asked: str | Words) -> Words:
-    """Put changes into the order in which they are made, and refuse what is not one.
+def changes(names: str | Words) -> Words:
+    """Sort changes into the order in which they are applied, and refuse unknown ones.
 
     >>> changes(("permute-label-texts:0.3", "validation"))
     ('validation', 'permute-label-texts:0.3')
     """
-    words = (asked,) if isinstance(asked, str) else asked
+    words = (names,) if isinstance(names, str) else names
     for word in words:
         name, colon, share = word.partition(":")
         if name not in CHANGES:
@@ -213,8 +213,8 @@ def _is_share(text: str) -> bool:
         return False
 
 
-def _made(cls: type[Table], entry: Mapping[str, Any], where: str) -> Table:
-    """Make a record of the file, turning a complaint into one line that names the key."""
+def _parse(cls: type[Table], entry: Mapping[str, Any], where: str) -> Table:
+    """Validate a table of the file; an error is one line that names the key."""
     known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for name in entry:
         if name not in known:
@@ -228,7 +228,7 @@ def _made(cls: type[Table], entry: Mapping[str, Any], where: str) -> Table:
 
 
 def _check(suite: Suite) -> None:
-    """Check what one key cannot tell: columns, recipes, settings, peers, names."""
+    """Check what spans several keys: columns, recipes, settings, peers, names."""
     for column in suite.columns:
         if column not in (valid := (*METRICS, *BINS, *COSTS, *SHUFFLED)):
             raise RecipeError(f"{suite.name}: there is no column {column!r}; {nearest(column, valid)}")

@@ -1,4 +1,4 @@
-"""LINES → TABLE: Markdown, one row per run and data set, with everything that is needed to make it again."""
+"""LINES → TABLE: Markdown, one row per run and data set, with everything that is needed to reproduce it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def table(suite: Suite, lines: Iterable[Line], command: str) -> str:
     """Write the table of a suite; lines of other settings than the suite's are left out."""
     known = latest(lines)
     jobs = suite.jobs()
-    found = [known[job.key] for job in jobs if job.key in known]
+    results = [known[job.key] for job in jobs if job.key in known]
     out = [f"# {suite.title}", "", *([suite.note.strip(), ""] if suite.note.strip() else [])]
     names = list(dict.fromkeys(Path(job.data).name for job in jobs))
     for name in names:
@@ -32,7 +32,7 @@ def table(suite: Suite, lines: Iterable[Line], command: str) -> str:
     if missing:
         out += [f"Not run yet: {len(missing)} of {len(jobs)} ({'; '.join(map(str, missing[:8]))}"]
         out[-1] += (" …" if len(missing) > 8 else "") + ").\n"
-    out += [*_errors(found), f"    {command}", "", *_origin(found)]
+    out += [*_errors(results), f"    {command}", "", *_origin(results)]
     return "\n".join(out).rstrip() + "\n"
 
 
@@ -51,8 +51,8 @@ def _section(suite: Suite, jobs: list[Job], known: dict[str, Line]) -> list[str]
     for title, lines in good.items():
         cells = [title, *(spread([value(line, column) for line in lines], column) for column in suite.columns)]
         if suite.ratio_to:
-            whole = median(base) if base else 0
-            cells.append(spread([line["seconds"] / whole for line in lines] if whole else [], "seconds"))
+            baseline = median(base) if base else 0
+            cells.append(spread([line["seconds"] / baseline for line in lines] if baseline else [], "seconds"))
         out.append("| " + " | ".join(cells) + " |")
     return out
 
@@ -67,8 +67,8 @@ def value(line: Line, column: str) -> float | None:
     """Look a column up in a line; head, torso and tail are the recall of the bin's own labels at 5."""
     if column in BINS:
         return next((float(entry["recall"]["R@5"]) for entry in line["bins"] if entry["name"] == column), None)
-    found = line.get(column)
-    return None if found is None else float(found)
+    number = line.get(column)
+    return None if number is None else float(number)
 
 
 def spread(values: Iterable[float | None], column: str) -> str:
@@ -81,10 +81,10 @@ def spread(values: Iterable[float | None], column: str) -> str:
     if not numbers:
         return "–"
     digits = DIGITS.get(column, 2)
-    middle = f"{median(numbers):,.{digits}f}"
+    center = f"{median(numbers):,.{digits}f}"
     if len(numbers) == 1:
-        return middle
-    return f"{middle} <small>[{min(numbers):,.{digits}f}–{max(numbers):,.{digits}f}]</small>"
+        return center
+    return f"{center} <small>[{min(numbers):,.{digits}f}–{max(numbers):,.{digits}f}]</small>"
 
 
 def _errors(lines: list[Line]) -> list[str]:
@@ -95,7 +95,7 @@ def _errors(lines: list[Line]) -> list[str]:
 
 
 def _origin(lines: list[Line]) -> list[str]:
-    """Say where the numbers come from: machine, code and dates."""
+    """Return where the numbers come from: machine, commit and dates."""
     good = [line for line in lines if "error" not in line]
     if not good:
         return []

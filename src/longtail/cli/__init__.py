@@ -1,4 +1,4 @@
-"""The command line: data to stdout, words and progress to stderr.
+"""The command line: data to stdout, messages and progress to stderr.
 
 Exit codes: 0 ok, 2 usage, 3 data, 4 recipe, 5 resources.
 """
@@ -40,9 +40,9 @@ serve.register(app)
 index.register(app)
 
 
-def _version(asked: bool) -> None:
+def _version(value: bool) -> None:
     """Print the version and stop."""
-    if asked:
+    if value:
         typer.echo(f"longtail {__version__}")
         raise typer.Exit
 
@@ -53,7 +53,7 @@ def about(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
-    """Take the options that stand before a command; the help text is the app's."""
+    """Take the options before a command; the help text is the app's."""
 
 
 def main() -> None:
@@ -75,6 +75,6 @@ def main() -> None:
 
 
 def _stop(message: str, code: int) -> None:
-    """Say what went wrong and leave."""
+    """Print the error and exit."""
     sys.stderr.write(f"error: {message}\n")
     sys.exit(code)

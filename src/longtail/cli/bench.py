@@ -22,9 +22,11 @@ def register(app: typer.Typer) -> None:
 
 def bench(
     suite: Annotated[Path, typer.Argument(help="A suite file: recipes, data and seeds; see results/suites.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The lines; results/NAME.jsonl if not given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The file of result lines; results/NAME.jsonl by default.")
+    ] = None,
     table_: Annotated[
-        Path | None, typer.Option("--table", "-t", help="The Markdown table; results/NAME.md if not given.")
+        Path | None, typer.Option("--table", "-t", help="The Markdown table; results/NAME.md by default.")
     ] = None,
     only: Annotated[list[str] | None, typer.Option("--only", help="Run only the run or peer of this name.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the runs and which of them are done, and stop.")] = False,
@@ -32,21 +34,21 @@ def bench(
     """Run a grid of recipes × data × seeds, one at a time; the same command continues after a stop."""
     from longtail.bench.lines import read_lines, run_suite
     from longtail.bench.suite import read_suite
-    from longtail.bench.table import table as written
+    from longtail.bench.table import table as markdown_table
     from longtail.files import whole_file
 
-    told = read_suite(suite)
-    place = suite.parent.parent if suite.parent.name == "suites" else suite.parent
-    lines = out or place / f"{told.name}.jsonl"
-    page = table_ or (lines.with_suffix(".md") if out else place / f"{told.name}.md")
+    loaded = read_suite(suite)
+    folder = suite.parent.parent if suite.parent.name == "suites" else suite.parent
+    lines = out or folder / f"{loaded.name}.jsonl"
+    page = table_ or (lines.with_suffix(".md") if out else folder / f"{loaded.name}.md")
     if list_:
-        _show(told, lines, only or [])
+        _show(loaded, lines, only or [])
         return
 
     def begin(job: Job, number: int, total: int) -> AbstractContextManager[Progress]:
         return progress(f"{number} of {total}: {job}")
 
-    fresh = run_suite(told, lines, only=only or (), begin=begin)
+    fresh = run_suite(loaded, lines, only=only or (), begin=begin)
     failed = [line for line in fresh if "error" in line]
     for line in fresh:
         if "skipped" in line:
@@ -54,7 +56,7 @@ def bench(
     for line in failed:
         say(f"failed: {line['run']} on {line['data']}, seed {line['seed']}: {line['error']}")
     with whole_file(page) as partial:
-        partial.write_text(written(told, read_lines(lines), _command(suite)), encoding="utf-8")
+        partial.write_text(markdown_table(loaded, read_lines(lines), _command(suite)), encoding="utf-8")
     done = sum("skipped" not in line for line in fresh)
     say(f"{done} new lines in {lines}; wrote {page}" if done else f"nothing was run; wrote {page}")
     if failed:
@@ -62,14 +64,14 @@ def bench(
 
 
 def _command(suite: Path) -> str:
-    """Write the command that remakes a table, without the place of this machine."""
+    """Return the command that writes a table again, with a relative path."""
     here = Path.cwd()
-    whole = suite.resolve()
-    return f"longtail bench {whole.relative_to(here) if whole.is_relative_to(here) else suite.name}"
+    resolved = suite.resolve()
+    return f"longtail bench {resolved.relative_to(here) if resolved.is_relative_to(here) else suite.name}"
 
 
 def _show(suite: Suite, lines: Path, only: list[str]) -> None:
-    """List the jobs of a suite."""
+    """List the jobs of a suite and their state."""
     from longtail.bench.lines import latest, read_lines
 
     known = latest(read_lines(lines))

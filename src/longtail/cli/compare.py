@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from longtail.model import Model
     from longtail.types import TopK
 
-SHOWN = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "Cov@5")
+METRICS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "Cov@5")
 
 
 def register(app: typer.Typer) -> None:
@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A model with what it says about the data."""
+    """A model with its size, predictions and metrics."""
 
     name: str
     model: Model
@@ -37,14 +37,17 @@ class Entry:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The metrics on the data, or those that were kept with the model."""
+        """The metrics on the data, or those saved with the model."""
         return self.model.metrics if self.result is None else self.result.to_dict()
 
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Model folders; the others are compared with the first.")],
     data: Annotated[
-        Path | None, typer.Option("--data", "-d", help="Measure on this; else the metrics kept with the models.")
+        Path | None,
+        typer.Option(
+            "--data", "-d", help="Evaluate on this data set; by default the metrics saved with the models are shown."
+        ),
     ] = None,
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
@@ -58,16 +61,18 @@ def compare(
     if data is not None:
         with progress(f"reading {data}"):
             points = load(data)[split]
-        entries = [_measured(entry, points) for entry in entries]
-    found = [] if points is None else [_differences(entries[0], other, points) for other in entries[1:]]
+        entries = [_evaluated(entry, points) for entry in entries]
+    differences = [] if points is None else [_differences(entries[0], other, points) for other in entries[1:]]
     if json:
-        emit({"models": [_described(entry) for entry in entries], "differences": found})
+        emit({"models": [_described(entry) for entry in entries], "differences": differences})
         return
     title = "Metrics kept with the models" if data is None else f"{data.name}, {split}, {len(points or ()):,} points"
-    rows = [(entry.name, *(entry.metrics.get(name, "–") for name in SHOWN), size(entry.bytes)) for entry in entries]
-    table(title, ("model", *SHOWN, "size"), rows, note="" if data else "give --data to measure all on the same points")
-    for entry, other in zip(found, entries[1:], strict=False):
-        _show(entry, f"{other.name} instead of {entries[0].name}")
+    rows = [(entry.name, *(entry.metrics.get(name, "–") for name in METRICS), size(entry.bytes)) for entry in entries]
+    table(
+        title, ("model", *METRICS, "size"), rows, note="" if data else "give --data to measure all on the same points"
+    )
+    for difference, other in zip(differences, entries[1:], strict=False):
+        _show(difference, f"{other.name} instead of {entries[0].name}")
 
 
 def _bytes(run: Path) -> int:
@@ -75,8 +80,8 @@ def _bytes(run: Path) -> int:
     return sum(file.stat().st_size for file in run.iterdir() if file.is_file())
 
 
-def _measured(entry: Entry, points: Split) -> Entry:
-    """Let a model predict the points, and measure."""
+def _evaluated(entry: Entry, points: Split) -> Entry:
+    """Evaluate a model on the points."""
     from longtail.labels.propensity import Propensity
     from longtail.metrics import evaluate
 
@@ -121,22 +126,25 @@ def _change(entry: Change, text: str) -> dict[str, Any]:
     return {"id": entry.place, "text": text, "first": entry.first, "second": entry.second, "of": entry.of}
 
 
-def _show(found: dict[str, Any], title: str) -> None:
+def _show(difference: dict[str, Any], title: str) -> None:
     """Print the differences of one pair of models."""
     from longtail.report import shortened
 
     rows = [
         (entry["metric"], entry["first"], entry["second"], f"{entry['difference']:+.2f}",
          f"{entry['low']:+.2f} to {entry['high']:+.2f}", "yes" if entry["certain"] else "no")
-        for entry in found["metrics"]
+        for entry in difference["metrics"]
     ]  # fmt: skip
     note = "paired bootstrap over points; certain: the interval leaves zero out"
     table(title, ("metric", "before", "after", "difference", "95 %", "certain"), rows, note=note)
-    for what, told in (("labels", "points where the label is right"), ("points", "labels of the point that are right")):
+    for what, column in (
+        ("labels", "points where the label is right"),
+        ("points", "labels of the point that are right"),
+    ):
         changes = [
             (side, entry["id"], shortened(entry["text"], 50), f"{entry['first']} → {entry['second']} of {entry['of']}")
             for side in ("better", "worse")
-            for entry in found[f"{side}_{what}"]
+            for entry in difference[f"{side}_{what}"]
         ]
         if changes:
-            table(f"{what.capitalize()} that changed most", ("", "id", "text", f"{told}, first five"), changes)
+            table(f"{what.capitalize()} that changed most", ("", "id", "text", f"{column}, first five"), changes)

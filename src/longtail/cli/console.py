@@ -1,4 +1,4 @@
-"""What the commands share: where words go, progress, tables, and reading `--set`."""
+"""Shared by the commands: output, progress, tables, and reading `--set`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rich.text import Text
 
 from longtail import types
 from longtail.errors import RecipeError
-from longtail.recipe import Made, parsed
+from longtail.records import AnyPart, parsed
 
-words = Console(stderr=True, highlight=False)
+stderr = Console(stderr=True, highlight=False)
 
 
 def emit(value: object) -> None:
@@ -28,14 +28,14 @@ def emit(value: object) -> None:
 
 
 def say(text: str) -> None:
-    """Print words to stderr."""
-    words.print(text, soft_wrap=True, markup=False)
+    """Print a message to stderr."""
+    stderr.print(text, soft_wrap=True, markup=False)
 
 
 @contextmanager
 def progress(what: str) -> Iterator[types.Progress]:
     """Show a bar with the time left on a terminal, and a plain line elsewhere; yields step(name, done, total)."""
-    if not words.is_terminal:
+    if not stderr.is_terminal:
         say(what)
         yield lambda _name, _done, _total: None
         return
@@ -46,7 +46,7 @@ def progress(what: str) -> Iterator[types.Progress]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=words, transient=True) as bars:
+    with Progress(*columns, console=stderr, transient=True) as bars:
         task = bars.add_task(escape(what), total=None)
         yield lambda name, done, total: bars.update(
             task, description=escape(f"{what}: {name}"), completed=done, total=total or None
@@ -54,24 +54,24 @@ def progress(what: str) -> Iterator[types.Progress]:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, note: str = "") -> None:
-    """Print a table to stdout; columns of numbers are right-aligned, and many columns stand closer together."""
+    """Print a table to stdout; columns of numbers are right-aligned, and many columns are set closer."""
     wide = len(columns) > 8
-    drawn = Table(
+    grid = Table(
         title=Text(title, "bold"), title_justify="left", caption=Text(note) if note else None, caption_justify="left",
         box=box.SIMPLE_HEAD if wide else box.ROUNDED, padding=(0, 1, 0, 0) if wide else (0, 1), pad_edge=not wide,
     )  # fmt: skip
-    for place, column in enumerate(columns):
+    for position, column in enumerate(columns):
         numbers = all(
-            isinstance(row[place], int | float) or str(row[place]).replace(",", "").isdecimal() for row in rows
+            isinstance(row[position], int | float) or str(row[position]).replace(",", "").isdecimal() for row in rows
         )
-        drawn.add_column(Text(column), justify="right" if numbers else "left", overflow="fold")
+        grid.add_column(Text(column), justify="right" if numbers else "left", overflow="fold")
     digits = 1 if wide else 2
     for row in rows:
-        drawn.add_row(*(Text(f"{cell:.{digits}f}" if isinstance(cell, float) else str(cell)) for cell in row))
-    Console(highlight=False).print(drawn)
+        grid.add_row(*(Text(f"{cell:.{digits}f}" if isinstance(cell, float) else str(cell)) for cell in row))
+    Console(highlight=False).print(grid)
 
 
-def with_settings(part: Made, settings: Sequence[str]) -> Made:
+def with_settings(part: AnyPart, settings: Sequence[str]) -> AnyPart:
     """Apply `--set a.b=value` settings to a recipe or a part, one after the other."""
     for setting in settings:
         path, equals, value = setting.partition("=")
@@ -82,7 +82,7 @@ def with_settings(part: Made, settings: Sequence[str]) -> Made:
 
 
 def size(count: float) -> str:
-    """Write bytes for people."""
+    """Format a number of bytes: 1.5 GB."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}"

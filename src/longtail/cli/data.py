@@ -19,7 +19,7 @@ app = typer.Typer(no_args_is_help=True, help="Look at, check, convert and split 
 
 
 def known_format(name: str | None) -> str | None:
-    """Refuse the name of a format that is not known, before anything is read."""
+    """Refuse an unknown format before anything is read."""
     if name is not None:
         from longtail.data.formats import FORMATS
 
@@ -28,15 +28,15 @@ def known_format(name: str | None) -> str | None:
     return name
 
 
-def _some_share(share: float) -> float:
-    """Refuse a share that leaves nothing to hold out or little to train on; nan fails the comparison too."""
+def _check_share(share: float) -> float:
+    """Refuse a share outside 0 < share ≤ 0.9; nan fails the comparison too."""
     if not 0 < share <= 0.9:
         raise typer.BadParameter(f"{share} is not more than 0 and at most 0.9")
     return share
 
 
-class Held(StrEnum):
-    """What a held-out part can be."""
+class HeldOut(StrEnum):
+    """The splits that held-out points can become."""
 
     validation = "validation"
     test = "test"
@@ -99,7 +99,7 @@ def show(data: Dataset, facts: dict[str, Any]) -> None:
 
 
 def _cell(value: object) -> str:
-    """Write one statistic for people."""
+    """Format one statistic."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
@@ -127,17 +127,17 @@ def check(
             emit(asdict(problem))
         else:
             typer.echo(str(problem))
-    wrong = {problem.kind for problem in report.errors}
+    error_kinds = {problem.kind for problem in report.errors}
     for kind, count in sorted(report.counts.items()):
         say(f"{count:,} × {kind}")
-    errors = sum(count for kind, count in report.counts.items() if kind in wrong)
-    say(f"{_counted(errors, 'error')}, {_counted(sum(report.counts.values()) - errors, 'warning')}")
+    errors = sum(count for kind, count in report.counts.items() if kind in error_kinds)
+    say(f"{_plural(errors, 'error')}, {_plural(sum(report.counts.values()) - errors, 'warning')}")
     if report.errors or (strict and report.warnings):
         raise typer.Exit(DataError.exit_code)
 
 
-def _counted(count: int, what: str) -> str:
-    """Write a number of things."""
+def _plural(count: int, what: str) -> str:
+    """Format a count with its noun: 2 errors."""
     return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
@@ -164,9 +164,9 @@ def split(
     out: Annotated[Path, typer.Argument(help="The folder to write.")],
     share: Annotated[
         float,
-        typer.Option(help="The share of the training points held out: above 0, at most 0.9.", callback=_some_share),
+        typer.Option(help="The share of the training points held out: above 0, at most 0.9.", callback=_check_share),
     ] = 0.1,
-    to: Annotated[Held, typer.Option(help="What the held-out points become.")] = Held.validation,
+    to: Annotated[HeldOut, typer.Option(help="What the held-out points become.")] = HeldOut.validation,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same split.")] = 0,
     from_: From = None,
     format: Format = "jsonl",
@@ -178,10 +178,10 @@ def split(
     data = load(path, format=from_)
     if to in data.splits:
         raise DataError(f"{data.name} has a {to} split already", file=path, remedy="nothing to do")
-    train, held = data.train.divide(share, seed=seed)
+    train, heldout = data.train.divide(share, seed=seed)
     others = [part for name, part in data.splits.items() if name != "train"]
-    write(data.with_splits(train, held.named(to.value), *others), out, format, force=force)
-    say(f"wrote {out}: train {len(train):,}, {to} {len(held):,}")
+    write(data.with_splits(train, heldout.named(to.value), *others), out, format, force=force)
+    say(f"wrote {out}: train {len(train):,}, {to} {len(heldout):,}")
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`longtail demo`: the main job end to end, on real data that is built from installed packages."""
+"""`longtail demo`: everything end to end, on real data that is built from installed packages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from longtail.cli.console import progress, say, table
-from longtail.cli.models import draw_truth
+from longtail.cli.models import draw_probabilities
 from longtail.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from longtail.metrics import Evaluation
     from longtail.model import Model
 
-SHOWN = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "Cov@5")
+METRICS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "Cov@5")
 BINS = "how much of their labels is among the first five"
 Examples = list[tuple[str, list[list[tuple[str, bool]]]]]  # text, and (label, is it right) of each model
 
@@ -33,7 +33,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the demo models and the report go.")] = Path("demo"),
     k: Annotated[int, typer.Option("--k", "-k", min=1, max=20, help="Labels per example.")] = 5,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Open the page on the demo models; they are fitted first if need be.")
+        bool, typer.Option("--serve", help="Open the web page on the demo models; fits them first if they are missing.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port of the page; 0 takes any free one.")] = 8000,
 ) -> None:
@@ -47,7 +47,7 @@ def demo(
 
 
 def _demo(out: Path, k: int) -> None:
-    """Fit and measure the demo models, show and report what they say."""
+    """Fit and evaluate the demo models, show and report their predictions."""
     from longtail.cli.data import show
     from longtail.data.demo import demo_dataset
     from longtail.data.statistics import describe
@@ -70,17 +70,24 @@ def _demo(out: Path, k: int) -> None:
             losses[name] = read_curve(Path(scratch) / "log.csv")
         models[name].metrics.update(results[name].to_dict())
         models[name].save(out / name, force=True)
-    heads = ("test, %", *SHOWN, "head", "torso", "tail")
-    rows = [(name, *(result.values[metric] for metric in SHOWN), *_recalls(result)) for name, result in results.items()]
+    heads = ("test, %", *METRICS, "head", "torso", "tail")
+    rows = [
+        (name, *(result.values[metric] for metric in METRICS), *_recalls(result)) for name, result in results.items()
+    ]
     note = f"frugal-plain is frugal without Gandalf. head, torso, tail: {BINS}."
     table("See Also of Python objects", heads, rows, note=note)
     pair = {"without Gandalf": "frugal-plain", "with Gandalf": "frugal"}
-    found = examples({title: models[name] for title, name in pair.items()}, data, k)
-    _print_examples(found, list(pair))
+    predictions = examples({title: models[name] for title, name in pair.items()}, data, k)
+    _print_examples(predictions, list(pair))
     curves = {title: losses[name] for title, name in pair.items() if losses[name]}
     try:
         write_report(
-            out / "report.html", data, results, found, curves, partial(draw_truth, models["frugal"], data.test)
+            out / "report.html",
+            data,
+            results,
+            predictions,
+            curves,
+            partial(draw_probabilities, models["frugal"], data.test),
         )
         say(f"wrote {out / 'report.html'}")
     except MissingExtra as reason:
@@ -95,26 +102,26 @@ def _recalls(result: Evaluation) -> list[float]:
 
 
 def examples(models: dict[str, Model], data: Dataset, k: int, count: int = 10) -> Examples:
-    """Take some test points, what models say about them, and what their authors wrote too."""
+    """Predict some test points with each model, and mark the labels that are right."""
     import numpy as np
 
     rows = np.random.default_rng(7).permutation(len(data.test))[:count]
-    some = data.test.take(np.sort(rows))
-    names, texts = data.labels.ids or data.labels.texts, some.ids or some.texts
+    sample = data.test.take(np.sort(rows))
+    names, texts = data.labels.ids or data.labels.texts, sample.ids or sample.texts
     if names is None or texts is None:
         return []
-    tops = [model.predict_split(some, k) for model in models.values()]
+    tops = [model.predict_split(sample, k) for model in models.values()]
     out: Examples = []
-    for place, point in enumerate(texts):
-        truth = set(some.targets[[place]].indices.tolist())
-        out.append((point, [[(names[label], label in truth) for label, _, _ in top[place]] for top in tops]))
+    for row, point in enumerate(texts):
+        truth = set(sample.targets[[row]].indices.tolist())
+        out.append((point, [[(names[label], label in truth) for label, _, _ in top[row]] for top in tops]))
     return out
 
 
-def _print_examples(found: Examples, titles: list[str]) -> None:
+def _print_examples(predictions: Examples, titles: list[str]) -> None:
     """Print predictions one below the other."""
-    typer.echo(f"\n{len(found)} test points: what 'See Also' says (✓ the authors wrote it too)")
-    for point, lists in found:
+    typer.echo(f"\n{len(predictions)} test points: what 'See Also' says (✓ the authors wrote it too)")
+    for point, lists in predictions:
         typer.echo(f"\n{point}")
         for title, labels in zip(titles, lists, strict=True):
             marked = [("✓ " if right else "  ") + name for name, right in labels]
@@ -125,11 +132,11 @@ def write_report(
     path: Path,
     data: Dataset,
     results: dict[str, Evaluation],
-    found: Examples,
+    predictions: Examples,
     curves: dict[str, list[float]],
-    truth: Callable[[Path], None] | None = None,
+    draw_calibration: Callable[[Path], None] | None = None,
 ) -> None:
-    """Write the same as one page, with pictures."""
+    """Write the results as one HTML page with pictures."""
     from longtail.labels.propensity import frequencies
     from longtail.page import Page
     from longtail.report import draw_curves, draw_frequencies, draw_groups
@@ -141,8 +148,8 @@ def write_report(
         "from the packages that are installed here."
     )
     page.heading("How good")
-    rows = [(name, *(result.values[metric] for metric in SHOWN)) for name, result in results.items()]
-    page.table(("test points, %", *SHOWN), rows)
+    rows = [(name, *(result.values[metric] for metric in METRICS)) for name, result in results.items()]
+    page.table(("test points, %", *METRICS), rows)
     page.words("frugal-plain is frugal without Gandalf. PSP counts rare labels more; Cov is the share of labels found.")
     plain, gandalf = results["frugal-plain"], results["frugal"]
     recalls = {"without Gandalf": _recalls(plain), "with Gandalf": _recalls(gandalf)}
@@ -159,11 +166,11 @@ def write_report(
         drawings["The mean loss of each epoch; with Gandalf there are more points and soft targets."] = partial(
             draw_curves, curves, title="Training", unit="loss"
         )
-    if truth is not None:
-        drawings["Probabilities: of the labels that got one, how many were right."] = truth
+    if draw_calibration is not None:
+        drawings["Probabilities: of the labels that got one, how many were right."] = draw_calibration
     page.heading("Pictures")
     page.pictures(drawings)
     page.heading("Ten predictions")
     page.words("✓ the authors wrote it too.")
-    page.examples(("object", "without Gandalf", "with Gandalf"), found)
+    page.examples(("object", "without Gandalf", "with Gandalf"), predictions)
     page.write(path)

@@ -1,4 +1,4 @@
-"""`longtail graph` and `longtail augment`: what labels know of each other, and training points made of it."""
+"""`longtail graph` and `longtail augment`: the label graph, and training points made from it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from longtail.errors import DataError, RecipeError
 if TYPE_CHECKING:
     from longtail.data.dataset import Dataset, Split
     from longtail.labels.calibration import Calibration
-    from longtail.recipe import Part
+    from longtail.records import Part
 
-app = typer.Typer(no_args_is_help=True, help="Build, look at and judge the graph of labels that go together.")
+app = typer.Typer(no_args_is_help=True, help="Build, show and test the graph of labels that share training points.")
 
 
 class Kinds(StrEnum):
@@ -36,25 +36,26 @@ class Methods(StrEnum):
     labelmix = "labelmix"
 
 
-def _within(value: float | None) -> float | None:
-    """Refuse what nothing or everything is above; nan fails the comparison too."""
+def _check_threshold(value: float | None) -> float | None:
+    """Refuse a threshold outside 0 ≤ threshold < 1; nan fails the comparison too."""
     if value is not None and not 0 <= value < 1:
         raise typer.BadParameter(f"{value} is not at least 0 and below 1")
     return value
 
 
-def _cut(value: float | None) -> float | None:
-    """Refuse a cut that no target or every target reaches; nan fails the comparison too."""
+def _check_binarise(value: float | None) -> float | None:
+    """Refuse a cut outside 0 ≤ cut ≤ 1; nan fails the comparison too."""
     if value is not None and not 0 <= value <= 1:
         raise typer.BadParameter(f"{value} is not from 0 to 1")
     return value
 
 
-Kind = Annotated[Kinds, typer.Option("--kind", help="How the edges are weighed.")]
+Kind = Annotated[Kinds, typer.Option("--kind", help="How the edges are weighted.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same result.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Threshold = Annotated[
-    float, typer.Option("--threshold", help="Keep only what is above this, from 0 to below 1.", callback=_within)
+    float,
+    typer.Option("--threshold", help="Keep only weights above this, from 0 to below 1.", callback=_check_threshold),
 ]
 
 
@@ -74,7 +75,7 @@ def build(
     ] = None,
     kind: Kind = Kinds.conditionals,
     threshold: Threshold = 0.1,
-    top: Annotated[int | None, typer.Option(min=1, help="Keep at most so many edges a label.")] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="Keep at most this many edges per label.")] = None,
     seed: Seed = 0,
     from_: From = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the estimated memory and time, and stop.")] = False,
@@ -105,7 +106,7 @@ def build(
 
 
 def _settings(kind: str, threshold: float, top: int | None, seed: int) -> dict[str, Any]:
-    """Give each kind of graph the settings it has."""
+    """Return the settings that a kind of graph takes."""
     if kind == "walk":
         return {"seed": seed} | ({} if top is None else {"top": top})
     return {"top": top} | ({} if kind == "proximity" else {"threshold": threshold})
@@ -129,18 +130,18 @@ def show(
 
     with progress(f"reading {path}"):
         train = load(path, format=from_).train.original
-        own = find_label(train.labels, label)
-        found = _neighbours(train, own, kind, k, seed)
-    name = _name(train, own)
+        label_id = find_label(train.labels, label)
+        neighbours = _neighbours(train, label_id, kind, k, seed)
+    name = _name(train, label_id)
     if plot is not None:
         title = f"{name}: {kind}"
-        draw_neighbours([row["text"] for row in found], [row["value"] for row in found], plot, title)
+        draw_neighbours([row["text"] for row in neighbours], [row["value"] for row in neighbours], plot, title)
         say(f"wrote {plot}")
     if json:
-        emit({"label": own, "text": name, "kind": kind, "neighbours": found})
+        emit({"label": label_id, "text": name, "kind": kind, "neighbours": neighbours})
         return
-    rows = [(row["label"], row["text"], row["points"], f"{row['value']:.3f}", bar(row["value"])) for row in found]
-    title = f"{name} (label {own}): what goes with it"
+    rows = [(row["label"], row["text"], row["points"], f"{row['value']:.3f}", bar(row["value"])) for row in neighbours]
+    title = f"{name} (label {label_id}): what goes with it"
     table(
         title, ("label", "text", "points", kind, ""), rows, note="" if rows else "no other label shares a point with it"
     )
@@ -151,18 +152,18 @@ def _name(train: Split, label: int) -> str:
     return train.labels.texts[label] if train.labels.texts is not None else f"label {label}"
 
 
-def _neighbours(train: Split, own: int, kind: str, k: int, seed: int) -> list[dict[str, Any]]:
-    """List the k strongest neighbours of a label; visits of a walk are relative to those at home."""
+def _neighbours(train: Split, label_id: int, kind: str, k: int, seed: int) -> list[dict[str, Any]]:
+    """List the k strongest neighbours of a label; visits of a random walk are relative to those of the label itself."""
     import numpy as np
 
     from longtail.labels.graph import one_row
     from longtail.labels.propensity import frequencies
 
-    row = one_row(train.targets, kind, own, threshold=0, top=k + 1, seed=seed)
+    row = one_row(train.targets, kind, label_id, threshold=0, top=k + 1, seed=seed)
     if kind == "walk":
-        row.data = np.minimum(row.data / row.data[row.indices == own], 1)
+        row.data = np.minimum(row.data / row.data[row.indices == label_id], 1)
     counts = frequencies(train.targets)
-    order = [place for place in np.lexsort((row.indices, -row.data)) if row.indices[place] != own][:k]
+    order = [place for place in np.lexsort((row.indices, -row.data)) if row.indices[place] != label_id][:k]
     return [
         {
             "label": int(row.indices[place]),
@@ -182,7 +183,7 @@ def fit(
     seed: Seed = 0,
     from_: From = None,
 ) -> None:
-    """Measure how far Gandalf's postulate holds here, before training anything, and recommend what to do."""
+    """Test before training whether Gandalf's soft targets are right for this data, and recommend what to do."""
     from longtail.data.formats import load
     from longtail.labels.calibration import calibrate
     from longtail.report import draw_reliability
@@ -190,21 +191,21 @@ def fit(
     with progress(f"reading {path}"):
         data = load(path, format=from_)
     with progress("comparing labels with training points of the same text"):
-        found = calibrate(data.train.original, seed=seed)
+        calibration = calibrate(data.train.original, seed=seed)
     if plot is not None:
-        draw_reliability(found.reliability, plot, f"{data.name}: soft targets and reality")
+        draw_reliability(calibration.reliability, plot, f"{data.name}: soft targets and reality")
         say(f"wrote {plot}")
     if json:
-        emit(found.to_dict())
+        emit(calibration.to_dict())
     else:
-        _show_calibration(data.name, found)
+        _show_calibration(data.name, calibration)
 
 
-def _show_calibration(name: str, found: Calibration) -> None:
+def _show_calibration(name: str, calibration: Calibration) -> None:
     """Print the reliability tables, the losses and the advice."""
     from longtail.report import bar
 
-    for which, rows in found.reliability.items():
+    for which, rows in calibration.reliability.items():
         cells = [
             (
                 f"{row.low:g}–{row.high:g}" if row.low < row.high else "exactly 1",
@@ -213,22 +214,25 @@ def _show_calibration(name: str, found: Calibration) -> None:
             for row in rows
         ]  # fmt: skip
         table(f"{name}, {which}", ("soft target", "pairs", "promised", "real", ""), cells)
-    if found.losses:
-        losses = [(values, f"{loss:.4f}") for values, loss in found.losses.items()]
-        table("Held-out log loss", ("values", "loss"), losses, note=f"chosen: {found.method}")
-    typer.echo(found.advice)
+    if calibration.losses:
+        losses = [(values, f"{loss:.4f}") for values, loss in calibration.losses.items()]
+        table("Held-out log loss", ("values", "loss"), losses, note=f"chosen: {calibration.method}")
+    typer.echo(calibration.advice)
 
 
 def augment(
     path: Folder,
     out: Annotated[Path, typer.Argument(help="The folder to write.")],
     *,
-    method: Annotated[Methods, typer.Option("--method", "-m", help="How points are made.")] = Methods.gandalf,
+    method: Annotated[Methods, typer.Option("--method", "-m", help="How new points are made.")] = Methods.gandalf,
     threshold: Threshold = 0.1,
-    calibrate: Annotated[bool, typer.Option("--calibrate", help="Fit soft targets to what label twins show.")] = False,
+    calibrate: Annotated[
+        bool,
+        typer.Option("--calibrate", help="Calibrate soft targets on training points whose text is a label's text."),
+    ] = False,
     binarise: Annotated[
         float | None,
-        typer.Option(help="Leave out values below this, from 0 to 1; the others become 1.", callback=_cut),
+        typer.Option(help="Drop targets below this, from 0 to 1; the others become 1.", callback=_check_binarise),
     ] = None,
     from_: From = None,
     format: Format = "jsonl",
@@ -236,17 +240,17 @@ def augment(
     seed: Seed = 0,
     force: Force = False,
 ) -> None:
-    """Write a data set with more training points, for any trainer; test points, labels and filters stay."""
+    """Write a data set with more training points, for any tool; test points, labels and filters stay."""
     from longtail.augment.soft import binarised
     from longtail.data.formats import FORMATS, load, write
-    from longtail.recipe import part_of
+    from longtail.records import part_of
 
     flags = {"part": method.value, "threshold": threshold} | ({"calibrate": True} if calibrate else {})
     part = with_settings(part_of(flags), set_ or [])
     with progress(f"reading {path}"):
         data = load(path, format=from_)
     with progress(f"augmenting {len(data.train):,} points with {method}"):
-        part, train = _augmented(part, data.train, seed)
+        part, train = _augment(part, data.train, seed)
     if binarise is not None:
         train = binarised(train, binarise)
     elif not FORMATS[format].soft and bool((train.targets.data != 1).any()):
@@ -254,16 +258,16 @@ def augment(
             f"{format} cannot hold the soft targets of {method}",
             remedy="pass --binarise 0.5 (any cut): values below it are left out and the others become 1",
         )
-    made: Dataset = data.with_splits(train, *(split for name, split in data.splits.items() if name != "train"))
+    augmented: Dataset = data.with_splits(train, *(split for name, split in data.splits.items() if name != "train"))
     with progress(f"writing {out}"):
-        how = part.dump() | {"seed": seed, "binarise": binarise, "of": data.fingerprint}
-        write(made, out, format, force=force, augmentation=how)
-    fresh = int(train.augmented.sum()) if train.augmented is not None else 0
-    points = f"{len(train):,} points, {fresh:,} of them made by {method}, {train.targets.nnz:,} targets"
+        settings = part.dump() | {"seed": seed, "binarise": binarise, "of": data.fingerprint}
+        write(augmented, out, format, force=force, augmentation=settings)
+    added = int(train.augmented.sum()) if train.augmented is not None else 0
+    points = f"{len(train):,} points, {added:,} of them made by {method}, {train.targets.nnz:,} targets"
     say(f"wrote {out} ({format}): {points}")
 
 
-def _augmented(part: Part, train: Split, seed: int) -> tuple[Part, Split]:
+def _augment(part: Part, train: Split, seed: int) -> tuple[Part, Split]:
     """Augment the training points; also return the settings with what was fitted."""
     from longtail.augment.gandalf import Gandalf
     from longtail.augment.labelmix import LabelMix

@@ -1,4 +1,4 @@
-"""Make the index of a model, and explain its predictions."""
+"""`longtail index` and `longtail explain`: build the index of a model, and explain its predictions."""
 
 from __future__ import annotations
 
@@ -24,31 +24,32 @@ def register(app: typer.Typer) -> None:
 def index(
     run: Run,
     precision: Annotated[
-        Literal["fp32", "fp16", "int8"], typer.Option(help="How label vectors are kept in memory.")
+        Literal["fp32", "fp16", "int8"], typer.Option(help="The number format of the label vectors.")
     ] = "int8",
     search: Annotated[
         Literal["auto", "exact", "hnsw", "ivf"],
-        typer.Option(help="Look at all labels, through a graph (hnsw, extra `ann`), or into clusters (ivf)."),
+        typer.Option(help="exact compares all labels; hnsw searches a graph (extra `ann`), ivf searches clusters."),
     ] = "auto",
     recall: Annotated[
-        float, typer.Option(min=0, max=1, help="How much of the five best must be found, measured on training texts.")
+        float,
+        typer.Option(min=0, max=1, help="The recall at 5 that hnsw and ivf must reach, measured on training texts."),
     ] = 0.98,
     json: Json = False,
 ) -> None:
-    """Make single predictions quick: few bytes a label, and a graph or clusters that reach the asked recall."""
+    """Make single predictions fast: quantised label vectors, and a graph or clusters that reach the recall."""
     from longtail.artefact import build_artefact
 
     with progress(f"indexing {run}") as step:
-        made = build_artefact(run, precision=precision, search=search, recall=recall, progress=step)
+        info = build_artefact(run, precision=precision, search=search, recall=recall, progress=step)
     if json:
-        emit(None if made is None else asdict(made))
-    elif made is None:
+        emit(None if info is None else asdict(info))
+    elif info is None:
         say("nothing to do: this model has no label vectors, or finds its candidates by itself")
     else:
-        reach = f", reach {made.reach}" if made.reach else ""
-        found = f"recall {made.recall:.4f} measured on {made.texts:,} training texts"
-        say(f"wrote {run / made.file}: {made.precision}, {made.search}{reach}; {found}")
-        if made.recall < recall:
+        effort = f", ef_search {info.ef_search}" if info.ef_search else f", nprobe {info.nprobe}" if info.nprobe else ""
+        recalled = f"recall {info.recall:.4f} measured on {info.texts:,} training texts"
+        say(f"wrote {run / info.file}: {info.precision}, {info.search}{effort}; {recalled}")
+        if info.recall < recall:
             say(f"the asked recall of {recall} is out of reach at this precision; try --precision fp32")
 
 
@@ -56,48 +57,49 @@ def explain(
     run: Run,
     text: Annotated[str, typer.Argument(help="The text to explain a label for.")],
     label: Annotated[
-        str | None, typer.Option("--label", "-l", help="A label: number, raw id or text; else the best one.")
+        str | None, typer.Option("--label", "-l", help="A label: its id, raw id or text; the best one by default.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Tell why a text gets a label: words, nearest training points and label texts, neighbours, head or tail."""
+    """Explain why a text gets a label: words, nearest training points and label texts, neighbours, head or tail."""
     from longtail.index import Index
     from longtail.labels.lookup import find_label
 
-    opened = Index.load(run, verify=True)
+    index = Index.load(run, verify=True)
     if label is None:
-        best = opened.predict([text], 1).labels[0, 0]
+        best = index.predict([text], 1).labels[0, 0]
         if best < 0:
             raise DataError(
                 "the model finds no label for this text", remedy="name one with --label, or use other words"
             )
-        chosen = int(best)
+        label_id = int(best)
     else:
-        chosen = find_label(opened.labels, label)
-    found = opened.explanation(text, chosen)
+        label_id = find_label(index.labels, label)
+    explanation = index.explanation(text, label_id)
     if json:
-        emit(found.to_dict())
+        emit(explanation.to_dict())
     else:
-        show(found)
+        show(explanation)
 
 
-def show(found: Explanation) -> None:
+def show(explanation: Explanation) -> None:
     """Print an explanation as tables."""
     from longtail.report import bar
 
-    rank = "not among the best 100" if found.rank is None else f"rank {found.rank}"
-    sure = "" if found.probability is None else f", right in {found.probability:.0%} of such cases"
-    typer.echo(f"{found.label_text}  (label {found.label}, {found.bin}, {found.frequency:,} training points)")
-    typer.echo(f"score {found.score:.4f}, {rank}{sure}\n")
-    most = max((abs(entry.score) for entry in found.words), default=0) or 1
-    rows = [(entry.word, f"{entry.score:+.4f}", bar(entry.score / most, 20)) for entry in found.words]
+    rank = "not among the best 100" if explanation.rank is None else f"rank {explanation.rank}"
+    probability = "" if explanation.probability is None else f", right in {explanation.probability:.0%} of such cases"
+    facts = f"label {explanation.label}, {explanation.bin}, {explanation.frequency:,} training points"
+    typer.echo(f"{explanation.label_text}  ({facts})")
+    typer.echo(f"score {explanation.score:.4f}, {rank}{probability}\n")
+    largest = max((abs(entry.score) for entry in explanation.words), default=0) or 1
+    rows = [(entry.word, f"{entry.score:+.4f}", bar(entry.score / largest, 20)) for entry in explanation.words]
     table("Words: what the score loses without them", ("word", "share", ""), rows)
-    if found.points:
-        rows = [(entry.text, f"{entry.similarity:.2f}", "✓" if entry.has else "") for entry in found.points]
+    if explanation.points:
+        rows = [(entry.text, f"{entry.similarity:.2f}", "✓" if entry.has else "") for entry in explanation.points]
         table("Nearest training points", ("text", "similarity", "has the label"), rows)
-    if found.label_texts:
-        rows = [(entry.text, f"{entry.score:.2f}", str(entry.id)) for entry in found.label_texts]
+    if explanation.label_texts:
+        rows = [(entry.text, f"{entry.score:.2f}", str(entry.id)) for entry in explanation.label_texts]
         table("Nearest label texts", ("label", "similarity", "id"), rows)
-    if found.neighbours:
-        rows = [(entry.text, f"{entry.score:.0%}", str(entry.id)) for entry in found.neighbours]
+    if explanation.neighbours:
+        rows = [(entry.text, f"{entry.score:.0%}", str(entry.id)) for entry in explanation.neighbours]
         table("Neighbours: labels of the same points", ("label", "of its points", "id"), rows)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Add labels to a trained model or take them away, without training; running services follow at once.",
+    help="Add labels to a trained model or remove them, without training; running services see them at once.",
 )
 
 
@@ -25,45 +25,46 @@ app = typer.Typer(
 def add(
     run: Run,
     file: Annotated[
-        str, typer.Argument(help="JSON lines with `text` and perhaps `id`, or one text a line; - is standard input.")
+        str,
+        typer.Argument(help="JSON lines with `text` and optionally `id`, or one text per line; - is standard input."),
     ] = "-",
 ) -> None:
-    """Add labels; prints one JSON object a label, with its number."""
+    """Add labels; prints one JSON object per label, with its id."""
     from longtail.index import Index
 
     texts, ids = _read(file)
-    opened = Index.load(run)
-    for label in opened.add(texts, ids):
-        emit(_entry(opened, label))
+    index = Index.load(run)
+    for label in index.add(texts, ids):
+        emit(_entry(index, label))
     say(f"added {len(texts):,} labels; `longtail labels undo {run}` takes them back")
 
 
 @app.command()
 def remove(
     run: Run,
-    labels: Annotated[list[str], typer.Argument(help="Labels: numbers, raw ids or texts.")],
+    labels: Annotated[list[str], typer.Argument(help="Labels: ids, raw ids or texts.")],
 ) -> None:
-    """Take labels away: they keep their numbers and are never predicted."""
+    """Remove labels: they keep their ids and are never predicted."""
     from longtail.index import Index
     from longtail.labels.lookup import find_label
 
-    opened = Index.load(run)
-    chosen = [find_label(opened.labels, label) for label in labels]
-    opened.remove(chosen)
-    for label in chosen:
-        emit(_entry(opened, label))
-    say(f"removed {len(chosen):,} labels; `longtail labels undo {run}` brings them back")
+    index = Index.load(run)
+    label_ids = [find_label(index.labels, label) for label in labels]
+    index.remove(label_ids)
+    for label in label_ids:
+        emit(_entry(index, label))
+    say(f"removed {len(label_ids):,} labels; `longtail labels undo {run}` brings them back")
 
 
 @app.command()
 def undo(run: Run) -> None:
-    """Take back the last `add` or `remove`."""
+    """Undo the last `add` or `remove`."""
     from longtail.index import Index
 
-    opened = Index.load(run)
-    before = len(opened.labels), len(opened.removed)
-    opened.undo()
-    added, removed = before[0] - len(opened.labels), before[1] - len(opened.removed)
+    index = Index.load(run)
+    before = len(index.labels), len(index.removed)
+    index.undo()
+    added, removed = before[0] - len(index.labels), before[1] - len(index.removed)
     say(f"took back an addition of {added:,} labels" if added else f"brought {removed:,} labels back")
 
 
@@ -72,12 +73,12 @@ def list_(run: Run, json: Json = False) -> None:
     """List the labels that were added and removed since training."""
     from longtail.index import Index
 
-    opened = Index.load(run)
-    trained = len(opened.model.labels)
-    changed = sorted({*range(trained, len(opened.labels)), *opened.removed})
-    entries = [_entry(opened, label) for label in changed]
+    index = Index.load(run)
+    trained = len(index.model.labels)
+    changed = sorted({*range(trained, len(index.labels)), *index.removed})
+    entries = [_entry(index, label) for label in changed]
     if json:
-        emit({"labels": len(opened.labels), "trained": trained, "changed": entries})
+        emit({"labels": len(index.labels), "trained": trained, "changed": entries})
         return
     rows = [(entry["id"], entry["text"], entry["state"]) for entry in entries]
     table(f"{trained:,} labels were trained", ("id", "text", "state"), rows)
@@ -85,15 +86,15 @@ def list_(run: Run, json: Json = False) -> None:
 
 @app.command()
 def check(run: Run) -> None:
-    """Compare every file of the model with its checksum, and read the journal of its labels."""
+    """Verify the checksum of every file of the model, and read the journal of its labels."""
     from longtail.index import Index
 
-    opened = Index.load(run, verify=True)
-    say(f"{opened}: every file is as it was written, {len(opened.removed):,} labels are removed")
+    index = Index.load(run, verify=True)
+    say(f"{index}: every file is as it was written, {len(index.removed):,} labels are removed")
 
 
 def _entry(index: Index, label: int) -> dict[str, Any]:
-    """Describe a label in one line."""
+    """Describe a label: id, raw id, text and state."""
     raw = {} if index.labels.ids is None else {"raw_id": index.labels.ids[label]}
     text = str(label) if index.labels.texts is None else index.labels.texts[label]
     state = "removed" if label in index.removed else "added" if label >= len(index.model.labels) else "trained"
@@ -116,7 +117,7 @@ def _read(file: str) -> tuple[list[str], list[str] | None]:
         ids += block.ids
     if not texts:
         raise DataError("no labels", file=file, remedy='write one a line: {"text": "..."}')
-    named = [own for own in ids if own is not None]
-    if named and len(named) < len(ids):
+    known = [raw_id for raw_id in ids if raw_id is not None]
+    if known and len(known) < len(ids):
         raise DataError("some lines have an id and some have none", file=file, remedy="give one to each, or to none")
-    return texts, [str(own) for own in named] or None
+    return texts, [str(raw_id) for raw_id in known] or None

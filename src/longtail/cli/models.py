@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Run = Annotated[Path, typer.Argument(help="A model folder that `longtail train` wrote.")]
 Data = Annotated[Path, typer.Option("--data", "-d", help="A data set: a folder or one file in any format.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-MANY = 20_000  # labels that are better searched through an index
+MANY = 20_000  # labels from which an index is worth building
 
 
 def register(app: typer.Typer) -> None:
@@ -90,12 +90,12 @@ def train(
 def predict(
     run: Run,
     file: Annotated[
-        str, typer.Argument(help="Texts, one a line, or JSON lines with `text` and `id`; - is standard input.")
+        str, typer.Argument(help="Texts, one per line, or JSON lines with `text` and `id`; - is standard input.")
     ] = "-",
     k: Annotated[int, typer.Option("--k", "-k", min=1, max=1000, help="Labels per text.")] = 5,
     threshold: Annotated[float | None, typer.Option(help="Leave out labels with a lower score.")] = None,
     probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="Scores are the share of such predictions that are right.")
+        bool, typer.Option("--probabilities", help="Print calibrated probabilities as scores.")
     ] = False,
     exclude_own: Annotated[
         bool,
@@ -104,24 +104,24 @@ def predict(
         ),
     ] = False,
 ) -> None:
-    """Predict labels; one JSON object a line: id, labels with id, text and score."""
+    """Predict labels; prints one JSON object per line: id, labels with id, text and score."""
     from longtail.data.queries import read_queries
     from longtail.index import Index
     from longtail.labels.lookup import label_finder
 
     index = Index.load(run, verify=True)
     find = label_finder(index.labels) if exclude_own else None
-    ask = partial(index.predict, k=k, threshold=threshold, probabilities=probabilities)
+    predict_texts = partial(index.predict, k=k, threshold=threshold, probabilities=probabilities)
     if file == "-":
         for queries in read_queries(sys.stdin.buffer, "standard input", find):
-            _print_predictions(index, ask, queries)
+            _print_predictions(index, predict_texts, queries)
         return
     with Path(file).open("rb") as lines:
         for queries in read_queries(lines, file, find):
-            _print_predictions(index, ask, queries)
+            _print_predictions(index, predict_texts, queries)
 
 
-def _print_predictions(index: Index, ask: Callable[..., TopK], queries: Queries) -> None:
+def _print_predictions(index: Index, predict_texts: Callable[..., TopK], queries: Queries) -> None:
     """Print the predictions of one block of texts."""
     import numpy as np
 
@@ -132,9 +132,9 @@ def _print_predictions(index: Index, ask: Callable[..., TopK], queries: Queries)
         starts = np.cumsum([0, *(own is not None for own in queries.own)])
         labels = np.array([own for own in queries.own if own is not None])
         exclude = label_matrix(starts, labels, (len(queries.own), len(index.labels)))
-    top = ask(queries.texts, exclude=exclude)
-    for row, called in enumerate(queries.ids):
-        emit({"id": called, "labels": [_label(index, *found) for found in top[row]]})
+    top = predict_texts(queries.texts, exclude=exclude)
+    for row, query_id in enumerate(queries.ids):
+        emit({"id": query_id, "labels": [_label(index, *prediction) for prediction in top[row]]})
 
 
 def _label(index: Index, label: int, text: str, score: float) -> dict[str, Any]:
@@ -152,11 +152,11 @@ def evaluate(
         str | None, typer.Option(help="Constants A,B instead of the data set's family: 0.55,1.5.")
     ] = None,
     reliability: Annotated[
-        Path | None, typer.Option(help="Draw how far probabilities come true: an .svg, .png or .pdf file.")
+        Path | None, typer.Option(help="Draw the calibration of the probabilities to this .svg, .png or .pdf file.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Measure a model: P, nDCG, recall, PSP, PSnDCG and coverage at 1, 3, 5; head, torso, tail."""
+    """Evaluate a model: P, nDCG, recall, PSP, PSnDCG and coverage at 1, 3, 5; head, torso, tail."""
     from longtail.data.formats import load
     from longtail.labels.propensity import Propensity
     from longtail.model import Model
@@ -175,7 +175,7 @@ def evaluate(
         model = Model.load(run)
         result = measure(model, loaded[split], bins=bins, propensity=constants)
     if reliability is not None:
-        draw_truth(model, loaded[split], reliability)
+        draw_probabilities(model, loaded[split], reliability)
         say(f"wrote {reliability}")
     if json:
         emit(result.to_dict())
@@ -183,8 +183,8 @@ def evaluate(
         show_evaluation(f"{run} on {loaded.name}, {split}", result)
 
 
-def draw_truth(model: Model, split: Split, path: Path) -> None:
-    """Draw how often predictions of each probability are right."""
+def draw_probabilities(model: Model, split: Split, path: Path) -> None:
+    """Draw a reliability diagram: how often predictions of each probability are right."""
     from longtail.errors import ModelError
     from longtail.probabilities import reliability
     from longtail.report import draw_reliability
@@ -193,8 +193,8 @@ def draw_truth(model: Model, split: Split, path: Path) -> None:
     if model.probabilities is None:
         raise ModelError("this model has no probabilities: no points were held out when it was trained")
     top = model.predict_split(split, 5)
-    found = top.labels >= 0
-    rows = reliability(model.probabilities(top.scores[found]), contains(split.targets, top.labels)[found])
+    mask = top.labels >= 0
+    rows = reliability(model.probabilities(top.scores[mask]), contains(split.targets, top.labels)[mask])
     title, up = f"{model.recipe.name} on {split.dataset}, {split.name}", "share of them that are right"
     draw_reliability({"five best labels": rows}, path, title, across="probability of a prediction", up=up)
 
@@ -216,14 +216,14 @@ def recipes(json: Json = False) -> None:
     """List the recipes and the augmentations that can follow a +."""
     from longtail.recipe import RECIPES, augmentations, find_recipe
 
-    found = {name: find_recipe(name) for name in RECIPES}
+    by_name = {name: find_recipe(name) for name in RECIPES}
     if json:
-        emit({"recipes": {name: value.dump() for name, value in found.items()}, "augmentations": augmentations()})
+        emit({"recipes": {name: value.dump() for name, value in by_name.items()}, "augmentations": augmentations()})
         return
     import importlib
 
     rows = []
-    for name in found:
-        described = importlib.import_module(RECIPES[name].partition(":")[0]).__doc__ or ""
-        rows.append((name, described.splitlines()[0]))
+    for name in by_name:
+        doc = importlib.import_module(RECIPES[name].partition(":")[0]).__doc__ or ""
+        rows.append((name, doc.splitlines()[0]))
     table("Recipes", ("name", "what it is"), rows, note="add with +: " + ", ".join(augmentations()))

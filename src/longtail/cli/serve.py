@@ -1,4 +1,4 @@
-"""Serve models over HTTP, with a page to try them."""
+"""`longtail serve`: serve models over HTTP, with a web page to try them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     run: Annotated[Path, typer.Argument(help="A model folder that `longtail train` wrote.")],
-    other: Annotated[Path | None, typer.Argument(help="Another one, to compare side by side.")] = None,
+    other: Annotated[Path | None, typer.Argument(help="A second model, to compare side by side.")] = None,
     host: Annotated[
         str, typer.Option(help="The address to listen at; one that others can reach needs --api-key.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any free one.")] = 8000,
-    workers: Annotated[int, typer.Option(min=1, max=64, help="Processes; they share the memory of the model.")] = 1,
+    workers: Annotated[
+        int, typer.Option(min=1, max=64, help="Worker processes; they share the memory of the model.")
+    ] = 1,
     api_key: Annotated[
         str | None,
         typer.Option(
@@ -40,23 +42,23 @@ def serve(
         bool, typer.Option("--insecure", help="Listen at any address without a key: everybody may change labels.")
     ] = False,
 ) -> None:
-    """Answer predictions over HTTP and show a page to try the model; Ctrl-C stops, SIGHUP opens the model again."""
+    """Serve predictions over HTTP, with a web page to try the model; Ctrl-C stops, SIGHUP reloads the model."""
     for package in PACKAGES:
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(package, "serve")
-    from longtail.serve.run import listen, speak
+    from longtail.serve.run import configure_logging, listen
     from longtail.serve.run import serve as run_service
     from longtail.serve.settings import Settings
 
-    speak()
+    configure_logging()
     runs = (run,) if other is None else (run, other)
     settings = Settings(runs, host=host, port=port, workers=workers, api_key=api_key, insecure=insecure)
     listener = listen(settings)
     address = f"[{host.strip('[]')}]" if ":" in host else host
-    where = f"http://{address}:{listener.getsockname()[1]}"
+    url = f"http://{address}:{listener.getsockname()[1]}"
     if insecure and not api_key:
         say("without a key: everybody who reaches this address may ask, and change labels")
     models = " and ".join(str(folder) for folder in runs)
-    code = run_service(settings, listener, started=lambda: say(f"serving {models} at {where} (Ctrl-C stops)"))
+    code = run_service(settings, listener, started=lambda: say(f"serving {models} at {url} (Ctrl-C stops)"))
     if code:
         sys.exit(code)

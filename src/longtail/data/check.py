@@ -52,7 +52,7 @@ def check(path: str | Path, *, format: str | None = None, most: int = 20) -> Rep
         data, raw = read(Path(path), format, problems)
         if raw is None:
             _compare_fingerprint(data, problems)
-        _look(data, raw, problems)
+        _check_content(data, raw, problems)
     except DataError as reason:
         problems.stopped(reason)
     counts: Counter[str] = Counter()
@@ -70,12 +70,12 @@ def _compare_fingerprint(data: Dataset, problems: Problems) -> None:
         problems.error("damaged", found, file=file, remedy="convert the data set again")
 
 
-def _look(data: Dataset, raw: Raw | None, problems: Problems) -> None:
+def _check_content(data: Dataset, raw: Raw | None, problems: Problems) -> None:
     """Warn of what is odd in the data set as a whole."""
     for name, split in data.splits.items():
         points = raw.points[name] if raw else None
-        place = (points.texts_at or points.at) if points else _saved(data, name, len(split))
-        _look_at_texts(split.texts, place, "text", "drop the point or give it a text", problems)
+        place = (points.texts_at or points.at) if points else _saved_place(data, name, len(split))
+        _check_texts(split.texts, place, "text", "drop the point or give it a text", problems)
         both = split.targets.multiply(split.excluded).tocsr()
         both.eliminate_zeros()
         file = raw.pairs[name][0] if raw and name in raw.pairs else Path(data.origin) / "matrices.safetensors"
@@ -86,13 +86,13 @@ def _look(data: Dataset, raw: Raw | None, problems: Problems) -> None:
             )
             problems.warn("filtered target", found, file=file, remedy=remedy)
     if raw is None:
-        place = _saved(data, "labels", len(data.labels))
+        place = _saved_place(data, "labels", len(data.labels))
     else:
         place = raw.table.at if raw.table else _first_use(data, raw)
-    _look_at_texts(data.labels.texts, place, "label text", "give every label a text of its own", problems)
+    _check_texts(data.labels.texts, place, "label text", "give every label a text of its own", problems)
 
 
-def _saved(data: Dataset, table: str, count: int) -> Place:
+def _saved_place(data: Dataset, table: str, count: int) -> Place:
     """Return the place of a text column that `Dataset.save` wrote; its rows count as lines."""
     return Place(Path(data.origin) / f"{table}.arrow", range(1, count + 1))
 
@@ -106,7 +106,7 @@ def _first_use(data: Dataset, raw: Raw) -> Place:
     return Place(next(iter(raw.points.values())).at.file, ())
 
 
-def _look_at_texts(texts: Texts | None, place: Place, what: str, remedy: str, problems: Problems) -> None:
+def _check_texts(texts: Texts | None, place: Place, what: str, remedy: str, problems: Problems) -> None:
     """Warn of texts that are empty or occur more than once."""
     first: dict[str, int] = {}
     for row, text in enumerate(texts or ()):

@@ -120,15 +120,15 @@ class Split:
             augmented=None if self.augmented is None else self.augmented[rows],
         )
 
-    def _spared(self, order: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    def _keeping_labels(self, order: NDArray[np.int64], size: int) -> NDArray[np.int64]:
         """Take points in this order, each only if all its labels keep another point; what is skipped comes last."""
-        left = np.bincount(self.targets.indices, minlength=len(self.labels))
+        remaining = np.bincount(self.targets.indices, minlength=len(self.labels))
         taken: list[int] = []
         skipped: list[int] = []
         for point in order.tolist():
             own = self.targets.indices[self.targets.indptr[point] : self.targets.indptr[point + 1]]
-            if len(taken) < size and (left[own] > 1).all():
-                left[own] -= 1
+            if len(taken) < size and (remaining[own] > 1).all():
+                remaining[own] -= 1
                 taken.append(point)
             else:
                 skipped.append(point)
@@ -139,17 +139,17 @@ class Split:
     ) -> tuple[Split, Split]:
         """Split the points at random into (the rest, a validation part); order is kept inside both.
 
-        Points that an augmentation made are not held out, unless there are no others: nobody will ask about them. With
-        `leave` no label loses its last point, as far as there are points enough.
+        Augmented points do not become validation points, unless there are no others: real queries are not like them.
+        With `leave` no label loses its last point, as far as there are points enough.
         """
         real = np.arange(len(self))
         if self.augmented is not None and not self.augmented.all():
             real = np.flatnonzero(~self.augmented)
         size = min(max(1, round(share * len(real))), most or len(real), max(0, len(real) - 1))
-        chosen = np.zeros(len(self), np.bool_)
+        mask = np.zeros(len(self), np.bool_)
         order = np.random.default_rng(seed).permutation(real)
-        chosen[(self._spared(order, size) if leave else order)[:size]] = True
-        return self.take(np.flatnonzero(~chosen)), self.take(np.flatnonzero(chosen), "validation")
+        mask[(self._keeping_labels(order, size) if leave else order)[:size]] = True
+        return self.take(np.flatnonzero(~mask)), self.take(np.flatnonzero(mask), "validation")
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,13 +259,13 @@ def open_dataset(path: str | Path) -> Dataset:
         def matrix(name: str) -> sp.csr_array | None:
             if f"{name}.indptr" not in arrays:
                 return None
-            made = matrix_of(arrays, name)
-            if made.shape[1] != width.setdefault(name.endswith(("targets", "excluded")), made.shape[1]):
-                raise ValueError(f"{name} has {made.shape[1]} columns")
-            return made
+            loaded = matrix_of(arrays, name)
+            if loaded.shape[1] != width.setdefault(name.endswith(("targets", "excluded")), loaded.shape[1]):
+                raise ValueError(f"{name} has {loaded.shape[1]} columns")
+            return loaded
 
-        found = tables.get("labels", {})
-        labels = Labels(count, found.get("text"), found.get("id"), matrix("labels.features"))
+        label_columns = tables.get("labels", {})
+        labels = Labels(count, label_columns.get("text"), label_columns.get("id"), matrix("labels.features"))
         splits = []
         for name in map(str, manifest["splits"]):
             texts, targets = tables.get(name, {}), matrix(f"{name}.targets")
@@ -295,14 +295,14 @@ def from_rows(
     """Build a data set from Python lists of texts and label ids: the shortest way in for tests and notebooks."""
     labels = Labels(0, Texts(label_texts))
     labels = replace(labels, count=len(labels.texts or ()))
-    made = {}
+    built = {}
     for split, (texts, rows) in splits.items():
         lists = [list(row) for row in rows]
         starts = np.concatenate([[0], np.cumsum([len(row) for row in lists])]).astype(np.int64)
         shape = (len(lists), labels.count)
         targets = label_matrix(starts, np.fromiter((label for row in lists for label in row), np.int64), shape)
-        made[split] = Split(split, labels, targets, no_pairs(shape), Texts(texts))
-    return Dataset(labels, made, name)
+        built[split] = Split(split, labels, targets, no_pairs(shape), Texts(texts))
+    return Dataset(labels, built, name)
 
 
 def _digest(parts: Iterable[tuple[str, Texts | sp.csr_array | None]]) -> str:
@@ -326,8 +326,8 @@ def _pieces(value: Texts | sp.csr_array | None) -> Iterable[bytes | memoryview]:
         raw = memoryview(body)[int(starts[0]) : int(starts[-1])] if body is not None else b""
         return [b"texts", (starts - starts[0]).tobytes(), raw]
     shape = repr(tuple(int(n) for n in value.shape)).encode()
-    wide: list[NDArray[Any]] = [value.indptr.astype(np.int64), value.indices.astype(np.int64), value.data]
-    return [b"matrix", shape, *(part.tobytes() for part in wide)]
+    arrays: list[NDArray[Any]] = [value.indptr.astype(np.int64), value.indices.astype(np.int64), value.data]
+    return [b"matrix", shape, *(part.tobytes() for part in arrays)]
 
 
 def _check_lengths(data: Dataset) -> None:

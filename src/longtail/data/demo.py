@@ -2,7 +2,7 @@
 
 A point is a documented function, class or method of the scientific Python packages ("pandas Data Frame merge: Merge
 DataFrame or named Series objects with a database-style join."); its labels are the objects in its "See Also" section.
-Anyone who writes Python can judge the predictions by eye, and the tail is as long as nature made it.
+Anyone who writes Python can judge the predictions by eye, and the long tail is a natural one.
 
 Packages are read in processes of their own, so that importing them changes nothing in the caller: no plotting backend,
 no warning filter, no monkey patch, no file outside a temporary folder.
@@ -79,8 +79,8 @@ class Item:
         >>> Item(("matplotlib.axes.Axes.plot",), "Plot y versus x.", ()).text
         'matplotlib Axes plot: Plot y versus x.'
         """
-        telling = [part for part in self.paths[0].split(".") if part not in {"api", "core"}]
-        return f"{words('.'.join(telling))}: {self.summary}"
+        parts = [part for part in self.paths[0].split(".") if part not in {"api", "core"}]
+        return f"{words('.'.join(parts))}: {self.summary}"
 
 
 def demo_dataset(
@@ -91,10 +91,10 @@ def demo_dataset(
     The same installed packages in the same versions give the same data set. It is kept in `cache`, by default
     `$LONGTAIL_CACHE` or `~/.cache/longtail`. `progress` is called with (package, packages read, packages to read).
     """
-    wanted = list(dict.fromkeys(packages))
-    versions = {package: version for package in wanted if (version := _version(package))}
+    requested = list(dict.fromkeys(packages))
+    versions = {package: version for package in requested if (version := _version(package))}
     if not versions:
-        raise MissingExtra("pandas" if "pandas" in wanted else next(iter(wanted), "pandas"), "demo")
+        raise MissingExtra("pandas" if "pandas" in requested else next(iter(requested), "pandas"), "demo")
     root = Path(cache or os.environ.get("LONGTAIL_CACHE") or "~/.cache/longtail").expanduser()
     # what else is installed counts too: it decides which modules of a package can be imported
     others = sorted((part.name or "", part.version) for part in importlib.metadata.distributions())
@@ -131,11 +131,11 @@ class Directory:
             scope = path
             while "." in scope:
                 scope = scope.rpartition(".")[0]
-                found = self.places.get(f"{scope}.{name}")
-                if found is not None and found != own:
-                    return found
-        found = self.places.get(name, self.endings.get((origin.paths[0].partition(".")[0], name)))
-        return found if found != own else None
+                number = self.places.get(f"{scope}.{name}")
+                if number is not None and number != own:
+                    return number
+        number = self.places.get(name, self.endings.get((origin.paths[0].partition(".")[0], name)))
+        return number if number != own else None
 
 
 def _assembled(items: Sequence[Item]) -> Dataset:
@@ -144,8 +144,8 @@ def _assembled(items: Sequence[Item]) -> Dataset:
     directory = Directory(items)
     linked = []
     for number, item in enumerate(items):
-        found = {directory.find(name, item) for name in item.links}
-        targets = sorted(target for target in found if target is not None and items[target].summary)
+        numbers = {directory.find(name, item) for name in item.links}
+        targets = sorted(target for target in numbers if target is not None and items[target].summary)
         if targets and item.summary:
             linked.append((number, targets))
     if len(linked) < 2:
@@ -153,10 +153,10 @@ def _assembled(items: Sequence[Item]) -> Dataset:
     order = np.random.default_rng(SEED).permutation(len(linked))
     size = len(linked) - max(1, round(TEST_SHARE * len(linked)))
     train = [linked[i] for i in order[:size]]
-    kept = sorted({target for _, targets in train for target in targets})
-    columns = {number: column for column, number in enumerate(kept)}
+    label_items = sorted({target for _, targets in train for target in targets})
+    columns = {number: column for column, number in enumerate(label_items)}
     test = [linked[i] for i in order[size:] if not columns.keys().isdisjoint(linked[i][1])]
-    labels = Labels(len(kept), *_columns(items, kept))
+    labels = Labels(len(label_items), *_columns(items, label_items))
     splits = {name: _split(name, points, items, labels, columns) for name, points in (("train", train), ("test", test))}
     return Dataset(labels, splits, NAME, origin="installed packages")
 
@@ -192,19 +192,19 @@ def _version(package: str) -> str | None:
 
 
 def _cached(folder: Path) -> Dataset | None:
-    """Open a kept data set; None where there is none or its content is not what was written."""
+    """Open a cached data set; None where there is none or its content is not what was written."""
     try:
         data = open_dataset(folder)
-        sound = read_json(folder / "dataset.json", DataError).get("fingerprint") == data.fingerprint
+        valid = read_json(folder / "dataset.json", DataError).get("fingerprint") == data.fingerprint
     except DataError:
         return None  # absent, damaged, or just being replaced by another process: it is built again
-    return data if sound else None
+    return data if valid else None
 
 
 def _stored(data: Dataset, folder: Path) -> Dataset:
-    """Keep a data set and return the kept copy."""
-    if kept := _cached(folder):
-        return kept  # another process was faster, and has made the same
+    """Cache a data set and return the cached copy."""
+    if cached := _cached(folder):
+        return cached  # another process was faster, and has made the same
     try:
         data.save(folder, force=True)
     except OSError as reason:
@@ -245,8 +245,8 @@ def _read_package(package: str) -> list[Item]:
             )  # fmt: skip
             records = json.loads(target.read_text("utf-8"))
         except (subprocess.SubprocessError, OSError, ValueError) as reason:
-            last_words = (getattr(reason, "stderr", None) or b"").decode("utf-8", "replace").strip().splitlines()[-1:]
-            message = ": ".join([f"{package} cannot be read ({type(reason).__name__})", *last_words])
+            last_line = (getattr(reason, "stderr", None) or b"").decode("utf-8", "replace").strip().splitlines()[-1:]
+            message = ": ".join([f"{package} cannot be read ({type(reason).__name__})", *last_line])
             raise ResourceError(f"{message}; mend it, or leave it out by demo_dataset(packages=…)") from None
     return [Item(tuple(record["paths"]), record["summary"], tuple(record["links"])) for record in records]
 
@@ -259,20 +259,20 @@ def write_items(package: str, target: str) -> None:
 
 def package_items(package: str) -> list[Item]:
     """Import the public modules of a package and list what they document, one item per object or equal docstring."""
-    found: dict[int, tuple[Any, Paths]] = {}  # by identity
+    objects: dict[int, tuple[Any, Paths]] = {}  # by identity
     for module in _modules(package):
         for name, thing in _members(module, package):
-            found.setdefault(id(thing), (thing, {}))[1][f"{module.__name__}.{name}"] = False
+            objects.setdefault(id(thing), (thing, {}))[1][f"{module.__name__}.{name}"] = False
     # Classes inside classes first, such as pandas.Series.str: their methods take the paths that are found here.
     for inner in (True, False):
-        for owner, owner_paths in [entry for entry in found.values() if inspect.isclass(entry[0])]:
+        for owner, owner_paths in [entry for entry in objects.values() if inspect.isclass(entry[0])]:
             shortest = sorted(owner_paths, key=_length)[:3]
             for name, thing, inherited in _attributes(owner, package):
                 if inspect.isclass(thing) == inner:
-                    paths = found.setdefault(id(thing), (thing, {}))[1]
+                    paths = objects.setdefault(id(thing), (thing, {}))[1]
                     paths.update((f"{path}.{name}", inherited) for path in shortest)
     merged: dict[tuple[str, str], Paths] = {}
-    for thing, paths in found.values():
+    for thing, paths in objects.values():
         if doc := _docstring(thing):
             merged.setdefault((min(paths, key=_length).rpartition(".")[2], doc), {}).update(paths)
     links = [see_also(doc) for _, doc in merged]
@@ -293,8 +293,8 @@ def _ranked(paths: Paths, mentions: Counter[str]) -> tuple[str, ...]:
 
     def rank(path: str) -> tuple[int, bool, bool, int, tuple[int, bool, int, str]]:
         owner = path.split(".")[:-1]
-        fame = mentions[owner[-1]] + mentions[".".join(owner[-2:])]  # Series.str before Index.str
-        return path.count("."), ".core." in path, paths[path], -fame, _length(path)
+        mention_count = mentions[owner[-1]] + mentions[".".join(owner[-2:])]  # Series.str before Index.str
+        return path.count("."), ".core." in path, paths[path], -mention_count, _length(path)
 
     return tuple(sorted(paths, key=rank))
 
@@ -320,11 +320,11 @@ def _members(module: ModuleType, package: str) -> Iterator[tuple[str, Any]]:
     for name in sorted({*map(str, listed or ()), *dir(module)}):
         try:
             thing = getattr(module, name)
-            home = getattr(thing, "__module__", None) or package
+            defined_in = getattr(thing, "__module__", None) or package
         except Exception:
             continue  # a lazy name whose module cannot be imported here
-        shown = name in (listed or ()) or home == module.__name__ or whole
-        owned = isinstance(home, str) and home.partition(".")[0] == package
+        shown = name in (listed or ()) or defined_in == module.__name__ or whole
+        owned = isinstance(defined_in, str) and defined_in.partition(".")[0] == package
         if shown and owned and not name.startswith("_") and callable(thing) and not isinstance(thing, ModuleType):
             yield name, thing
 
@@ -342,10 +342,10 @@ def _attributes(owner: type, package: str) -> Iterator[tuple[str, Any, bool]]:
             if not hasattr(thing, "__get__") and not inspect.isclass(thing):
                 continue  # a constant
             try:
-                seen = getattr(owner, name)
+                value = getattr(owner, name)
             except Exception:
                 continue  # a descriptor that works on instances only and has no docstring to show
-            thing = seen if inspect.isclass(seen) else thing  # accessors such as pandas.Series.str show a class
+            thing = value if inspect.isclass(value) else thing  # accessors such as pandas.Series.str show a class
             if inspect.isclass(thing) and str(thing.__module__).partition(".")[0] != package:
                 continue
         yield name, thing, source is not owner

@@ -1,6 +1,6 @@
 """READERS → PROBLEMS: one collector that every reader of files reports to.
 
-When loading, the first error is raised as a DataError. When checking, errors and warnings are kept, the reader mends
+When loading, the first error is raised as a DataError. When checking, errors and warnings are kept, the reader repairs
 the row, and reading goes on: there is one parser for both.
 """
 

@@ -42,20 +42,20 @@ def read_queries(
     """
     number = 0
     for block in _blocks(lines, name):
-        found = Queries([], [], [])
+        queries = Queries([], [], [])
         try:
             for raw in block:
                 number += 1
                 line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
-                called, text, own = _query(line, name, number, find)
-                found.ids.append(number if called is None and numbered else called)
-                found.texts.append(text)
-                found.own.append(own)
+                identity, text, own = _query(line, name, number, find)
+                queries.ids.append(number if identity is None and numbered else identity)
+                queries.texts.append(text)
+                queries.own.append(own)
         except DataError:
-            if found.ids:
-                yield found
+            if queries.ids:
+                yield queries
             raise
-        yield found
+        yield queries
 
 
 def _blocks(lines: Iterable[bytes], name: str) -> Iterator[list[bytes]]:
@@ -67,25 +67,25 @@ def _blocks(lines: Iterable[bytes], name: str) -> Iterator[list[bytes]]:
         return
     try:
         packed = lines.peek(2).startswith(GZIP)
-        for found in _waiting(gzip.GzipFile(fileobj=lines) if packed else lines):
-            for start in range(0, len(found), BLOCK):
-                yield found[start : start + BLOCK]
+        for available in _available_lines(gzip.GzipFile(fileobj=lines) if packed else lines):
+            for start in range(0, len(available), BLOCK):
+                yield available[start : start + BLOCK]
     except (EOFError, gzip.BadGzipFile, zlib.error) as reason:
         complaint = f"the gzip file is damaged ({reason})"
         raise DataError(complaint, file=name, remedy="copy or compress the file again") from None
 
 
-def _waiting(file: io.BufferedReader | gzip.GzipFile) -> Iterator[list[bytes]]:
+def _available_lines(file: io.BufferedReader | gzip.GzipFile) -> Iterator[list[bytes]]:
     """Yield the lines that every read completes: what a pipe or a terminal has at hand, never waiting for more."""
-    begun: list[bytes] = []  # the pieces of a line whose end has not been read
+    partial: list[bytes] = []  # the pieces of a line whose end has not been read
     while piece := file.read1(PIECE):
-        *whole, tail = piece.split(b"\n")
-        if whole:
-            yield [b"".join([*begun, whole[0]]), *whole[1:]]
-            begun = []
-        begun.append(tail)
-    if any(begun):
-        yield [b"".join(begun)]
+        *complete, tail = piece.split(b"\n")
+        if complete:
+            yield [b"".join([*partial, complete[0]]), *complete[1:]]
+            partial = []
+        partial.append(tail)
+    if any(partial):
+        yield [b"".join(partial)]
 
 
 def _query(raw: bytes, name: str, number: int, find: Find | None) -> tuple[Any, str, int | None]:
@@ -110,19 +110,19 @@ def _object(line: str, name: str, number: int, find: Find | None) -> tuple[Any, 
     text = value.get("text", value.get("title"))
     if not isinstance(text, str):
         raise DataError("no string under `text`", file=name, line=number, remedy='write {"text": "..."}')
-    called = value.get("id", value.get("uid"))
-    if not isinstance(called, str | int | None):
-        raise DataError(f"id {called!r}", file=name, line=number, remedy="use a string or a whole number as id")
-    return called, text.encode("utf-8", "replace").decode("utf-8"), _own(value.get("own"), name, number, find)
+    identity = value.get("id", value.get("uid"))
+    if not isinstance(identity, str | int | None):
+        raise DataError(f"id {identity!r}", file=name, line=number, remedy="use a string or a whole number as id")
+    return identity, text.encode("utf-8", "replace").decode("utf-8"), _own_label(value.get("own"), name, number, find)
 
 
-def _own(asked: Any, name: str, number: int, find: Find | None) -> int | None:
+def _own_label(label: Any, name: str, number: int, find: Find | None) -> int | None:
     """Find the label that a text itself is."""
-    if asked is None or find is None:
+    if label is None or find is None:
         return None
-    if not isinstance(asked, str | int) or isinstance(asked, bool):
-        raise DataError(f"own {asked!r}", file=name, line=number, remedy="give the number or the raw id of a label")
+    if not isinstance(label, str | int) or isinstance(label, bool):
+        raise DataError(f"own {label!r}", file=name, line=number, remedy="give the number or the raw id of a label")
     try:
-        return find(asked)
+        return find(label)
     except DataError as reason:
         raise DataError(reason.found, file=name, line=number, remedy=reason.remedy) from None

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from longtail.files import read_arrays, read_texts, write_arrays, write_texts
 from longtail.types import Floats, Ints, Texts
 
+MEMO = 1_000_000  # texts whose bags are kept at most
 WORD = re.compile(r"\w+")
 PIECE = re.compile(r"[^\W\d_]+|\d+")
 HUMP = re.compile(r"(?<=[^\W\d_A-Z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][^\W\d_A-Z])")
@@ -50,6 +52,25 @@ def _pieces(word: str) -> list[str]:
     return [hump.lower() for piece in PIECE.findall(word) for hump in HUMP.split(piece)]
 
 
+class Memo:
+    """The bags of texts that a vocabulary was fitted to, so that no text is cut into words twice."""
+
+    def __init__(self, places: dict[str, int], bags: sp.csr_array) -> None:
+        self.places, self.bags = places, bags  # where the bag of a text stands
+
+    def bag(self, texts: list[str], compute: Callable[[Iterable[str]], sp.csr_array]) -> sp.csr_array:
+        """Look bags up, and compute those of other texts."""
+        rows = np.fromiter((self.places.get(text, -1) for text in texts), np.int64, len(texts))
+        missing = np.flatnonzero(rows < 0)
+        if len(missing) == 0:
+            return self.bags[rows]
+        fresh = compute([texts[place] for place in missing])
+        if len(missing) == len(texts):
+            return fresh
+        rows[missing] = self.bags.shape[0] + np.arange(len(missing))
+        return sp.csr_array(sp.vstack([self.bags, fresh], format="csr")[rows])
+
+
 @dataclass(frozen=True, eq=False)
 class Words:
     """A vocabulary with its idf weights.
@@ -64,6 +85,7 @@ class Words:
     vocabulary: Texts  # (V,) sorted
     idf: Floats  # (V,)
     pairs: bool = False
+    memo: list[Memo] = field(default_factory=list, repr=False)  # one at most, while a model is fitted
 
     def __len__(self) -> int:
         return len(self.vocabulary)
@@ -75,31 +97,48 @@ class Words:
 
     @classmethod
     def fit(cls, *collections: Iterable[str], pairs: bool = False) -> Words:
-        """Count the texts that hold each word, over all collections."""
-        counts: dict[str, int] = {}
-        texts = 0
-        for collection in collections:
-            for text in collection:
-                texts += 1
-                for word in set(terms(text, pairs=pairs)):
-                    counts[word] = counts.get(word, 0) + 1
-        vocabulary = sorted(counts)
-        seen = np.fromiter((counts[word] for word in vocabulary), np.float64, len(vocabulary))
-        return cls(Texts(vocabulary), (1 + np.log((1 + texts) / (1 + seen))).astype(np.float32), pairs)
+        """Count the texts that hold each word, over all collections; their bags are kept until `forget`."""
+        numbers: dict[str, int] = {}  # of words, as they come
+        number = numbers.setdefault
+        places: dict[str, int] = {}
+        indptr, indices = [0], list[int]()
+        for text in chain.from_iterable(collections):
+            places.setdefault(text, len(indptr) - 1)
+            indices += [number(word, len(numbers)) for word in terms(text, pairs=pairs)]
+            indptr.append(len(indices))
+        vocabulary = sorted(numbers)
+        order = np.fromiter((numbers[word] for word in vocabulary), np.int64, len(vocabulary))
+        sorted_place = np.empty(len(order), np.int32)
+        sorted_place[order] = np.arange(len(order), dtype=np.int32)
+        counts = _counts(sorted_place[np.asarray(indices, np.int64)], indptr, len(vocabulary))
+        seen = np.bincount(counts.indices, minlength=len(vocabulary)).astype(np.float64)
+        texts = len(indptr) - 1
+        words = cls(Texts(vocabulary), (1 + np.log((1 + texts) / (1 + seen))).astype(np.float32), pairs)
+        if texts <= MEMO:
+            words.memo.append(Memo(places, words._weighed(counts)))
+        return words
+
+    def forget(self) -> None:
+        """Let go of the bags of the texts that the words were fitted to."""
+        self.memo.clear()
 
     def bag(self, texts: Iterable[str]) -> sp.csr_array:
         """Weigh the known words of each text: (N, V), rows of length one or empty."""
+        return self.memo[0].bag(list(texts), self._bag) if self.memo else self._bag(texts)
+
+    def _bag(self, texts: Iterable[str]) -> sp.csr_array:
+        """Cut texts into words and weigh them."""
         place, indptr, indices = self.places.get, [0], []
         for text in texts:
             indices += [known for word in terms(text, pairs=self.pairs) if (known := place(word)) is not None]
             indptr.append(len(indices))
-        ones = np.ones(len(indices), np.float32)
-        shape = (len(indptr) - 1, len(self))
-        bags = sp.csr_array((ones, np.asarray(indices, np.int32), np.asarray(indptr, np.int32)), shape=shape)
-        bags.sum_duplicates()
+        return self._weighed(_counts(np.asarray(indices, np.int32), indptr, len(self)))
+
+    def _weighed(self, bags: sp.csr_array) -> sp.csr_array:
+        """Turn counts of words into weights, in place."""
         weights = (1 + np.log(bags.data.astype(np.float64))) * self.idf[bags.indices]  # as exact as `query`
         sizes = np.diff(bags.indptr)
-        squares = np.bincount(np.repeat(np.arange(shape[0]), sizes), weights**2, shape[0])
+        squares = np.bincount(np.repeat(np.arange(bags.shape[0]), sizes), weights**2, bags.shape[0])
         bags.data = (weights / np.repeat(np.sqrt(squares), sizes)).astype(np.float32)
         return bags
 
@@ -128,6 +167,14 @@ class Words:
         """Open what `save` wrote."""
         vocabulary = read_texts(folder / f"{_name(pairs)}.arrow")["text"]
         return cls(vocabulary, read_arrays(folder / f"{_name(pairs)}.safetensors")["idf"], pairs)
+
+
+def _counts(indices: NDArray[np.int32], indptr: list[int], width: int) -> sp.csr_array:
+    """Count the words of each text: (N, V)."""
+    ones = np.ones(len(indices), np.float32)
+    counts = sp.csr_array((ones, indices, np.asarray(indptr, np.int32)), shape=(len(indptr) - 1, width))
+    counts.sum_duplicates()
+    return counts
 
 
 def _name(pairs: bool) -> str:

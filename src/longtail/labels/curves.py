@@ -95,9 +95,9 @@ class Isotonic:
         group = np.searchsorted(starts, counts.own, "right") - 1
         for number in range(len(starts)):
             inside_group = group == number
-            distinct, which = np.unique(counts.plain()[inside_group], return_inverse=True)
-            masses = np.bincount(which, minlength=len(distinct)).astype(float)
-            means = np.bincount(which, outcomes[inside_group], len(distinct)) / masses
+            distinct, inverse = np.unique(counts.plain()[inside_group], return_inverse=True)
+            masses = np.bincount(inverse, minlength=len(distinct)).astype(float)
+            means = np.bincount(inverse, outcomes[inside_group], len(distinct)) / masses
             rising = pooled(means, masses)
             ends = np.ones(len(rising), np.bool_)  # inside a level stretch only its two ends say something
             ends[1:-1] = (rising[1:-1] != rising[:-2]) | (rising[1:-1] != rising[2:])
@@ -132,17 +132,17 @@ class Logistic:
     @classmethod
     def fit(cls, counts: Counts, outcomes: NDArray[Any]) -> Logistic:
         """Maximise the likelihood with a slight ridge, by Newton's method."""
-        some = slice(None, None, -(-len(outcomes) // ENOUGH) or 1)
-        features, outcomes = _features(counts.take(some)), outcomes[some]
+        sample = slice(None, None, -(-len(outcomes) // ENOUGH) or 1)
+        features, outcomes = _features(counts.take(sample)), outcomes[sample]
         coefficients = np.zeros(features.shape[1])
         ridge = RIDGE * np.eye(features.shape[1])
         for _ in range(ROUNDS):
-            chance = _sigmoid(features @ coefficients)
-            slope = features.T @ (outcomes - chance) - ridge @ coefficients
-            bend = (features * (chance * (1 - chance))[:, None]).T @ features + ridge
-            move = np.linalg.solve(bend, slope)
-            coefficients += move * min(1.0, 5 / max(np.abs(move).max(), 1e-12))  # no wild first steps
-            if np.abs(move).max() < 1e-6:
+            probability = _sigmoid(features @ coefficients)
+            gradient = features.T @ (outcomes - probability) - ridge @ coefficients
+            hessian = (features * (probability * (1 - probability))[:, None]).T @ features + ridge
+            step = np.linalg.solve(hessian, gradient)
+            coefficients += step * min(1.0, 5 / max(np.abs(step).max(), 1e-12))  # no wild first steps
+            if np.abs(step).max() < 1e-6:
                 break
         return cls(tuple(coefficients.tolist()))
 

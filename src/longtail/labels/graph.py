@@ -3,8 +3,8 @@
 Every graph is an (L, L) CSR of float32 with sorted indices; row j belongs to label j. Co-occurrence G = YᵀY is counted
 on the pattern of stored entries: a soft target counts as one, so that a label always implies itself with weight 1.
 
-G is never held whole. It is made in blocks of rows of at most BLOCK multiply-adds and each block is cut to its final
-edges at once: the peak is four times the indices of the label matrix, the blocks at work, and 1.5 times the result.
+G is never whole in memory. It is computed in blocks of rows of at most BLOCK multiply-adds and each block is cut to its
+final edges at once: the peak is four times the indices of the label matrix, the blocks at work, 1.5 times the result.
 
 References: [Gandalf] eq. (6), [GLaS], [ECLARE], [TailMix].
 """
@@ -47,7 +47,7 @@ from longtail.labels.walk import (
     walked,
     without_head,
 )
-from longtail.machine import held, threads
+from longtail.machine import memory_usage, threads
 from longtail.types import LabelMatrix
 
 __all__ = [
@@ -66,7 +66,7 @@ __all__ = [
 
 BLOCK = 2**21  # multiply-adds of one block of the product
 SAMPLE = 4096  # labels whose rows an estimate builds
-PROCESS = 90 * 2**20  # the interpreter with numpy, scipy and pyarrow, where the system does not tell what is held
+PROCESS = 90 * 2**20  # the interpreter with numpy, scipy and pyarrow, where the system does not report memory usage
 
 
 class Estimate(NamedTuple):
@@ -128,7 +128,7 @@ def sigmoid_targets(graph: sp.csr_array, *, own: bool = True) -> sp.csr_array:
 def proximity(targets: LabelMatrix, *, top: int | None = None) -> sp.csr_array:
     """Return the binary graph of labels that share a point, without self edges; `top` keeps the most frequent pairs.
 
-    Without `top` every pair of labels that ever met is held: ask `estimate` first where points have many labels.
+    Without `top` every pair of labels that ever met is kept: call `estimate` first where points have many labels.
 
     References: [TailMix].
 
@@ -167,18 +167,18 @@ def one_row(
     _check(kind, threshold, top)
     owner = np.array([label])
     if kind == "walk":
-        seen = pattern(without_head(targets, HEAD))
-        found = walked(seen, owner, hops=HOPS, restart=RESTART, top=TOP if top is None else top, seed=seed)
+        entries = pattern(without_head(targets, HEAD))
+        row = walked(entries, owner, hops=HOPS, restart=RESTART, top=TOP if top is None else top, seed=seed)
     else:
         rule = _RULES[kind]
-        found = _block(_product(targets), owner, rule, threshold if rule.own else 0, top)
-    values = np.ones_like(found.values) if kind == "proximity" else found.values
+        row = _block(_product(targets), owner, rule, threshold if rule.own else 0, top)
+    values = np.ones_like(row.values) if kind == "proximity" else row.values
     starts = np.array([0, len(values)], np.int32)
-    return sp.csr_array((values, found.columns, starts), shape=(1, targets.shape[1]))
+    return sp.csr_array((values, row.columns, starts), shape=(1, targets.shape[1]))
 
 
 def _check(kind: str, threshold: float, top: int | None) -> None:
-    """Refuse a graph that nobody can build."""
+    """Refuse an unknown kind of graph and a bad threshold or `top`."""
     if kind not in KINDS:
         raise DataError(f"{kind!r} is not a kind of graph", remedy=nearest(kind, KINDS))
     check_cut(threshold, top)
@@ -187,9 +187,9 @@ def _check(kind: str, threshold: float, top: int | None) -> None:
 def estimate(
     targets: LabelMatrix, kind: str = "conditionals", *, threshold: float = 0.1, top: int | None = None
 ) -> Estimate:
-    """Foresee what a graph will take by building the rows of SAMPLE labels drawn at random.
+    """Estimate what a graph will take by building the rows of SAMPLE labels drawn at random.
 
-    `threshold` acts on conditionals and glas. A walk is foreseen at its default settings.
+    `threshold` acts on conditionals and glas. A walk is estimated at its default settings.
     """
     _check(kind, threshold, top)
     labels = targets.shape[1]
@@ -205,10 +205,10 @@ def estimate(
 
 
 def _memory(targets: LabelMatrix) -> tuple[int, int]:
-    """Return the bytes that the process holds with the label matrix, and the most it ever held."""
-    targets.indices.max(initial=0)  # pages of a mapped file are held from the first time they are read
-    given = targets.indices.nbytes + targets.indptr.nbytes + targets.data.nbytes
-    return held() or (PROCESS + given, PROCESS + given)
+    """Return the bytes of memory that the process uses with the label matrix, and the most it ever used."""
+    targets.indices.max(initial=0)  # pages of a mapped file count from the first time they are read
+    matrix_bytes = targets.indices.nbytes + targets.indptr.nbytes + targets.data.nbytes
+    return memory_usage() or (PROCESS + matrix_bytes, PROCESS + matrix_bytes)
 
 
 class _Trial(NamedTuple):
@@ -216,7 +216,7 @@ class _Trial(NamedTuple):
 
     edges: int  # of the sample
     seconds: float  # of all
-    copies: int  # bytes held from begin to end
+    copies: int  # bytes in use from begin to end
     buffers: int  # bytes at work in all threads
 
 
@@ -224,14 +224,14 @@ def _walk_trial(targets: LabelMatrix, sample: NDArray[Any]) -> _Trial:
     """Walk from the sampled labels."""
     began = time.perf_counter()
     rest = without_head(targets, HEAD)
-    seen = pattern(rest)
+    entries = pattern(rest)
     prepared = time.perf_counter()
-    edges = int(walked(seen, sample, hops=HOPS, restart=RESTART, top=TOP, seed=0).sizes.sum())
+    edges = int(walked(entries, sample, hops=HOPS, restart=RESTART, top=TOP, seed=0).sizes.sum())
     share = len(sample) / max(targets.shape[1], 1)
     seconds = prepared - began + (time.perf_counter() - prepared) / max(share, 1e-9) / threads()
     copies = 4 * rest.nnz + (0 if rest is targets else 5 * rest.nnz)
     some = sample[::16]
-    visited = walked(seen, some, hops=HOPS, restart=RESTART, top=None, seed=0).sizes.sum() / max(len(some), 1)
+    visited = walked(entries, some, hops=HOPS, restart=RESTART, top=None, seed=0).sizes.sum() / max(len(some), 1)
     walker = HOPS * HOP_BYTES + round(visited * VISIT_BYTES)
     return _Trial(edges, seconds, copies, min(threads() * WALKERS, targets.shape[1]) * walker)
 
@@ -304,34 +304,34 @@ class _Product:
 
     def blocks(self) -> Iterator[NDArray[Any]]:
         """Cut the labels into runs of about BLOCK multiply-adds; a label with more is a run of its own."""
-        done = np.cumsum(self.work + 1)  # an empty row costs something too
+        cumulative = np.cumsum(self.work + 1)  # an empty row costs something too
         start, before = 0, 0
-        while start < len(done):
-            stop = max(start + 1, int(np.searchsorted(done, before + BLOCK, "right")))
+        while start < len(cumulative):
+            stop = max(start + 1, int(np.searchsorted(cumulative, before + BLOCK, "right")))
             yield np.arange(start, stop)
-            start, before = stop, int(done[stop - 1])
+            start, before = stop, int(cumulative[stop - 1])
 
 
 def _product(targets: LabelMatrix) -> _Product:
     """Prepare the factors."""
-    seen = pattern(targets)
-    ones = np.ones(len(seen.labels), np.int32)
-    points = assembled(ones, _own(seen.labels), _own(seen.point_starts), seen.shape)
-    sizes = np.diff(seen.point_starts).astype(np.int64)
-    work = np.zeros(seen.shape[1])
+    entries = pattern(targets)
+    ones = np.ones(len(entries.labels), np.int32)
+    points = assembled(ones, _owned(entries.labels), _owned(entries.point_starts), entries.shape)
+    sizes = np.diff(entries.point_starts).astype(np.int64)
+    work = np.zeros(entries.shape[1])
     for start in range(0, len(sizes), 2**17):  # in parts, because the weights are wider than the indices
         part = sizes[start : start + 2**17]
-        begin, end = seen.point_starts[[start, start + len(part)]]
-        work += np.bincount(seen.labels[begin:end], np.repeat(part, part), len(work))
+        begin, end = entries.point_starts[[start, start + len(part)]]
+        work += np.bincount(entries.labels[begin:end], np.repeat(part, part), len(work))
     return _Product(
         points,
-        assembled(ones, seen.points, seen.label_starts, seen.shape[::-1]),
-        np.diff(seen.label_starts).astype(np.int64),
+        assembled(ones, entries.points, entries.label_starts, entries.shape[::-1]),
+        np.diff(entries.label_starts).astype(np.int64),
         work.astype(np.int64),
     )
 
 
-def _own(array: NDArray[Any]) -> NDArray[Any]:
+def _owned(array: NDArray[Any]) -> NDArray[Any]:
     """Copy a view: scipy would copy the view of a far larger array, such as a mapped file, again at every product."""
     return array if array.base is None else array.copy()
 

@@ -53,7 +53,7 @@ class Stamp:
 
 
 class Journal:
-    """The changes of one model's labels. `model` tells models apart: a journal is refused by any other."""
+    """The changes of one model's labels. `model` identifies the model: any other refuses the journal."""
 
     def __init__(self, folder: Path, model: str, current: Callable[[], str]) -> None:
         self.path, self._model, self._current = folder / FILE, model, current
@@ -61,7 +61,7 @@ class Journal:
         self._stamp, self._end, self._last = Stamp(), 0, ""
 
     def refresh(self) -> bool:
-        """Read what was appended; tell whether the changes in force are others than before."""
+        """Read what was appended; return whether the changes in force differ from before."""
         stamp = _stamp(self.path)
         if stamp == self._stamp:
             return False
@@ -116,7 +116,7 @@ class Journal:
         records = [record] if self._end else [{"do": "open", "model": self._model}, record]
         lines, last = b"", self._last
         for entry in records:
-            last = _sum(last, entry)
+            last = _checksum(last, entry)
             lines += json.dumps({"sum": last, **entry}).encode() + b"\n"
         try:
             os.ftruncate(handle, self._end)  # what a crash cut off
@@ -168,18 +168,18 @@ class Journal:
                 raise ModelError(f"{self.path}: written for another model; remove it, or restore the model it is for")
         elif kind == "undo" and changes:
             changes.pop()
-        elif kind == "add" and _strings(record.get("texts")) and (record["ids"] is None or _strings(record["ids"])):
+        elif kind == "add" and _is_texts(record.get("texts")) and (record["ids"] is None or _is_texts(record["ids"])):
             texts, ids = tuple(record["texts"]), None if record["ids"] is None else tuple(record["ids"])
             if ids is not None and len(ids) != len(texts):
                 raise ModelError(f"{self.path}:{number}: {len(ids)} ids for {len(texts)} labels; restore the file")
             changes.append(Added(texts, ids))
-        elif kind == "remove" and _wholes(record.get("labels")):
+        elif kind == "remove" and _is_labels(record.get("labels")):
             changes.append(Removed(tuple(record["labels"])))
         else:
             raise ModelError(f"{self.path}:{number}: not a record that longtail writes; restore the file, or remove it")
 
 
-def _sum(last: str, record: dict[str, Any]) -> str:
+def _checksum(last: str, record: dict[str, Any]) -> str:
     """Hash a record together with the checksum of the one before it."""
     body = json.dumps(record, sort_keys=True)
     return hashlib.sha256(f"{last}\n{body}".encode()).hexdigest()[:32]
@@ -191,23 +191,23 @@ def _record(line: bytes, last: str) -> dict[str, Any] | None:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(record, dict) or record.pop("sum", None) != (found := _sum(last, record)):
+    if not isinstance(record, dict) or record.pop("sum", None) != (checksum := _checksum(last, record)):
         return None
-    return {"sum": found, **record}
+    return {"sum": checksum, **record}
 
 
-def _strings(value: Any) -> bool:
-    """Tell whether a value is a list of strings."""
+def _is_texts(value: Any) -> bool:
+    """Return whether a value is a list of strings."""
     return isinstance(value, list) and all(isinstance(entry, str) for entry in value)
 
 
-def _wholes(value: Sequence[Any] | None) -> bool:
-    """Tell whether a value is a list of label numbers."""
+def _is_labels(value: Sequence[Any] | None) -> bool:
+    """Return whether a value is a list of label numbers."""
     return isinstance(value, list) and all(type(entry) is int and entry >= 0 for entry in value)
 
 
 def _stamp(path: Path) -> Stamp:
-    """Tell one state of a file from another."""
+    """Return what changes whenever the file does."""
     try:
         state = path.stat(follow_symlinks=False)
     except FileNotFoundError:

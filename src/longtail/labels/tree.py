@@ -57,8 +57,8 @@ def pifa(
     bags = _unit(bags)
     if names is None:
         return _product(by_label, bags, most)
-    alone = np.flatnonzero(np.diff(by_label.indptr) == 0)
-    own = sp.csr_array((np.ones(len(alone), np.float32), (alone, alone)), shape=(targets.shape[1],) * 2)
+    empty = np.flatnonzero(np.diff(by_label.indptr) == 0)
+    own = sp.csr_array((np.ones(len(empty), np.float32), (empty, empty)), shape=(targets.shape[1],) * 2)
     return _product(sp.csr_array(sp.hstack([by_label, own])), sp.csr_array(sp.vstack([bags, _unit(names)])), most)
 
 
@@ -92,15 +92,15 @@ def clusters(vectors: sp.csr_array | Floats, count: int, *, seed: int) -> Ints:
     if count < 1:
         raise DataError(f"{count} clusters", remedy="ask for at least 1")
     labels = vectors.shape[0]
-    draw = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     rows = _unit(vectors) if sp.issparse(vectors) else _unit_dense(vectors)
     order, starts = np.arange(labels), np.array([0, labels])
     while 2 * (len(starts) - 1) <= min(count, labels):
         level: _Level = _SparseLevel(rows, starts) if sp.issparse(rows) else _DenseLevel(rows, starts)
-        middles = starts[:-1] + (np.diff(starts) + 1) // 2
-        moved = _halved(level, starts, middles, draw)
-        rows, order = rows[moved], order[moved]
-        starts = np.append(np.column_stack([starts[:-1], middles]).ravel(), labels)
+        midpoints = starts[:-1] + (np.diff(starts) + 1) // 2
+        permutation = _halved(level, starts, midpoints, rng)
+        rows, order = rows[permutation], order[permutation]
+        starts = np.append(np.column_stack([starts[:-1], midpoints]).ravel(), labels)
     of = np.empty(labels, np.int32)
     of[order] = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     return of
@@ -110,8 +110,8 @@ def clusters(vectors: sp.csr_array | Floats, count: int, *, seed: int) -> Ints:
 class Clusters:
     """Which cluster each label is in, and which labels each cluster holds.
 
-    >>> made = Clusters.build(np.array([1, 0, 1]))
-    >>> made.labels_of(np.array([[1], [0]])).tolist()
+    >>> clustering = Clusters.build(np.array([1, 0, 1]))
+    >>> clustering.labels_of(np.array([[1], [0]])).tolist()
     [[0, 2], [1, -1]]
     """
 
@@ -130,16 +130,16 @@ class Clusters:
 
     @cached_property
     def table(self) -> Ints:
-        """The labels of each cluster, padded with -1 to the largest; a further row is all padding, (M + 1, width)."""
+        """The labels of each cluster, padded with -1 to the largest; an extra row is all padding, (M + 1, width)."""
         sizes = np.diff(self.starts)
-        held = np.full((len(self) + 1, int(sizes.max(initial=0))), -1, np.int32)
-        held[self.of[self.members], np.arange(len(self.members)) - np.repeat(self.starts[:-1], sizes)] = self.members
-        return held
+        padded = np.full((len(self) + 1, int(sizes.max(initial=0))), -1, np.int32)
+        padded[self.of[self.members], np.arange(len(self.members)) - np.repeat(self.starts[:-1], sizes)] = self.members
+        return padded
 
     def labels_of(self, chosen: NDArray[Any]) -> Ints:
         """List the labels of chosen clusters (…, c): (…, c · width), padded with -1; cluster -1 has none."""
-        found: Ints = self.table[chosen].reshape(*chosen.shape[:-1], -1)
-        return found
+        labels: Ints = self.table[chosen].reshape(*chosen.shape[:-1], -1)
+        return labels
 
     def targets(self, label_targets: LabelMatrix) -> sp.csr_array:
         """Give each cluster the largest target of its labels: (B, L) to (B, M).
@@ -224,27 +224,29 @@ class _DenseLevel:
         return lengths, margins
 
 
-def _halved(level: _Level, starts: NDArray[Any], middles: NDArray[Any], draw: np.random.Generator) -> NDArray[np.int64]:
+def _halved(
+    level: _Level, starts: NDArray[Any], midpoints: NDArray[Any], rng: np.random.Generator
+) -> NDArray[np.int64]:
     """Order the labels of each node so that its first half (up to the middle) is one child."""
     sizes, labels = np.diff(starts), int(starts[-1])
     nodes = np.repeat(np.arange(len(sizes)), sizes)
-    one = draw.integers(sizes)
-    other = draw.integers(sizes - 1)
+    one = rng.integers(sizes)
+    other = rng.integers(sizes - 1)
     first, second = np.zeros(labels, np.float32), np.zeros(labels, np.float32)
     first[starts[:-1] + one] = 1
     second[starts[:-1] + other + (other >= one)] = 1  # never the same label
-    in_first = np.arange(labels) < middles[nodes]
-    moved, before = np.arange(labels), -1.0
+    in_first = np.arange(labels) < midpoints[nodes]
+    permutation, before = np.arange(labels), -1.0
     for round_number in range(ROUNDS):
         lengths, margins = level.compared(first, second)
         if round_number and lengths - before < GAIN * labels:
             break
         before = lengths if round_number else before
-        moved = np.lexsort((margins, nodes))  # stable: equal labels keep their order
+        permutation = np.lexsort((margins, nodes))  # stable: equal labels keep their order
         first = np.zeros(labels, np.float32)
-        first[moved] = in_first
+        first[permutation] = in_first
         second = 1 - first
-    return moved
+    return permutation
 
 
 def _product(left: sp.csr_array, right: sp.csr_array, most: int) -> sp.csr_array:

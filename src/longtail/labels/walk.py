@@ -55,10 +55,10 @@ def random_walk(
             f"a walk of {hops} hops with restart {restart} and head {head}",
             remedy="use at least 1 hop, a restart from 0 to 1, and a head of 0 (off) or more points",
         )
-    seen = pattern(without_head(targets, head))
-    labels = seen.shape[1]
+    entries = pattern(without_head(targets, head))
+    labels = entries.shape[1]
     blocks = (np.arange(start, min(start + WALKERS, labels)) for start in range(0, labels, WALKERS))
-    return built(blocks, partial(walked, seen, hops=hops, restart=restart, top=top, seed=seed), labels)
+    return built(blocks, partial(walked, entries, hops=hops, restart=restart, top=top, seed=seed), labels)
 
 
 def ratios(walk: sp.csr_array) -> sp.csr_array:
@@ -100,12 +100,12 @@ def without_head(targets: LabelMatrix, head: int) -> LabelMatrix:
     return sp.csr_array((np.ones(len(kept), np.int8), kept, starts), shape=targets.shape)
 
 
-def walked(seen: Pattern, owners: NDArray[Any], *, hops: int, restart: float, top: int | None, seed: int) -> Rows:
+def walked(entries: Pattern, owners: NDArray[Any], *, hops: int, restart: float, top: int | None, seed: int) -> Rows:
     """Walk from a block of labels and count; labels without a point stay alone."""
-    walkers = np.flatnonzero(seen.label_starts[owners + 1] > seen.label_starts[owners])
+    walkers = np.flatnonzero(entries.label_starts[owners + 1] > entries.label_starts[owners])
     if len(walkers) == 0:
         return finished(owners, walkers, np.zeros(0, np.int32), np.zeros(0), top=top)
-    visits = np.ascontiguousarray(_visits(seen, owners[walkers], hops, restart, seed).T)  # (B, hops)
+    visits = np.ascontiguousarray(_visits(entries, owners[walkers], hops, restart, seed).T)  # (B, hops)
     visits.sort(axis=1)
     new = np.ones(visits.shape, np.bool_)
     np.not_equal(visits[:, 1:], visits[:, :-1], out=new[:, 1:])
@@ -114,7 +114,7 @@ def walked(seen: Pattern, owners: NDArray[Any], *, hops: int, restart: float, to
     return finished(owners, walkers[begins // hops], visits.ravel()[begins], counts, top=top)
 
 
-def _visits(seen: Pattern, homes: NDArray[Any], hops: int, restart: float, seed: int) -> Ints:
+def _visits(entries: Pattern, homes: NDArray[Any], hops: int, restart: float, seed: int) -> Ints:
     """Return the label that each walker reaches at each hop, (hops, B)."""
     visits = np.empty((hops, len(homes)), np.int32)
     stream = _mixed(_mixed(np.array([seed & WORD], np.uint64)) + homes.astype(np.uint64) * np.uint64(GOLDEN))
@@ -124,8 +124,8 @@ def _visits(seen: Pattern, homes: NDArray[Any], hops: int, restart: float, seed:
             coin = _draw(stream, 2 * hop) >> np.uint64(11)
             here = np.where(coin * 2.0**-53 < restart, homes, here)
         choice = _draw(stream, 2 * hop + 1)
-        point = _pick(choice >> np.uint64(32), seen.label_starts, seen.points, here)
-        here = _pick(choice & np.uint64(2**32 - 1), seen.point_starts, seen.labels, point)
+        point = _pick(choice >> np.uint64(32), entries.label_starts, entries.points, here)
+        here = _pick(choice & np.uint64(2**32 - 1), entries.point_starts, entries.labels, point)
         visits[hop] = here
     return visits
 

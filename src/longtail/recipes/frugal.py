@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from longtail.augment.gandalf import Gandalf
-from longtail.classifiers.linear import Linear
+from longtail.classifiers.rows import Rows
 from longtail.encoders.bag import Bag
+from longtail.encoders.heads import Residual
+from longtail.losses.decoupled import Decoupled
+from longtail.parts import Objective
 from longtail.recipe import Recipe
-from longtail.shortlists.lexical import Lexical
-from longtail.shortlists.pool import Pool
-from longtail.training.settings import Training
+from longtail.samplers.batch_pool import BatchPool
+from longtail.scorers.lexical import Lexical
+from longtail.training.stages.training import Training
 
 
 def frugal() -> Recipe:
     """Return the recipe with the most quality per second of CPU training that we know; LOG.md has what did not pay."""
+    rows = Rows(init="points", text="sum")
     return Recipe(
         name="frugal",
         augment=(Gandalf(calibrate=True, untested="self"),),
         encoder=Bag(dim=256, dropout=0.5, relu=True),
-        shortlist=Pool(random=0),
-        classifier=Linear(start="points", text="sum"),
-        loss="decoupled",
-        training=Training(epochs=5, least=400, batch=512, refit=20_000),
+        objectives=(Objective(head=Residual(), sampler=BatchPool(random=0), classifier=rows, loss=Decoupled()),),
+        stages=(Training(epochs=5, min_steps=400, batch_size=512, refit=20_000),),
         lexical=Lexical(pairs=None),
     )

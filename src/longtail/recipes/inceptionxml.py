@@ -2,33 +2,61 @@
 
 from __future__ import annotations
 
-from longtail.classifiers.linear import Linear
-from longtail.encoders.convolutional import Inception
+from longtail.classifiers.dense_rows import DenseRows
+from longtail.classifiers.rows import Rows
+from longtail.encoders.heads import Residual
+from longtail.encoders.inception import Inception
+from longtail.losses.bce import BceMean
+from longtail.parts import Objective
 from longtail.recipe import Recipe
-from longtail.shortlists.meta import Meta
-from longtail.shortlists.pool import Everything
-from longtail.training.settings import Training
+from longtail.samplers.all_labels import AllLabels
+from longtail.samplers.clusters import Clusters
+from longtail.training.stages.training import Training
 
 
 def inceptionxml() -> Recipe:
     """Return the one-vs-all model of methods §5.1. References: [InceptionXML] §4."""
+    head = Residual(activation="gelu", norm="batchnorm", dropout=0.25)
+    rows = Rows(init="random", text=None, bias=True, bias_init="prior", cosine=False, dropout=0.5)
     return Recipe(
         name="inceptionxml",
-        encoder=Inception(head="batchnorm", drop_projection=True),
-        shortlist=Everything(),
-        classifier=Linear(start="random", text=None, bias=True, cosine=False, dropout=0.5),
-        loss="bce_mean",
-        training=Training(epochs=42, batch=128, rate=0.005, dense_rate=0.005, schedule="onecycle", warmup=0.3),
+        encoder=Inception(drop_projection=True),
+        objectives=(Objective(head=head, sampler=AllLabels(), classifier=rows, loss=BceMean()),),
+        stages=(
+            Training(
+                epochs=42,
+                batch_size=128,
+                learning_rate=0.005,
+                dense_learning_rate=0.005,
+                schedule="onecycle",
+                warmup=0.3,
+            ),
+        ),
     )
 
 
 def inceptionxml_plus() -> Recipe:
-    """Return the model of methods §5.2, with fewer candidates than on a GPU. References: [InceptionXML] §5."""
+    """Return the model of methods §5.2, with fewer candidates than on a GPU. References: [InceptionXML] §5.
+
+    Label rows and cluster rows have a head each; for a quarter of the steps the label rows do not change the encoder.
+    """
+    head = Residual(activation="gelu", dropout=0.25)
+    rows = Rows(init="random", text=None, cosine=False, dropout=0.5)
     return Recipe(
         name="inceptionxml_plus",
         encoder=Inception(),
-        shortlist=Meta(),
-        classifier=Linear(start="random", text=None, cosine=False, dropout=0.5),
-        loss="bce_mean",
-        training=Training(epochs=30, batch=256, rate=0.008, dense_rate=0.008, schedule="onecycle", warmup=0.33),
+        objectives=(
+            Objective(head=head, sampler=Clusters(), classifier=rows, loss=BceMean(), detach=0.25),
+            Objective(over="clusters", head=head, sampler=AllLabels(), classifier=DenseRows(), loss=BceMean()),
+        ),
+        stages=(
+            Training(
+                epochs=30,
+                batch_size=256,
+                learning_rate=0.008,
+                dense_learning_rate=0.008,
+                schedule="onecycle",
+                warmup=0.33,
+            ),
+        ),
     )

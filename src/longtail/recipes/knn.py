@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from longtail.recipe import Recipe
-from longtail.shortlists.lexical import Lexical
+from longtail.scorers.lexical import Lexical
 
 
 def knn() -> Recipe:

@@ -1,6 +1,6 @@
-"""INDEX → ASGI APP: FastAPI with a short cut for predictions, guards in front, the page beside.
+"""INDEX → ASGI APP: FastAPI, with a fast path for predictions, access checks and the web page.
 
-A prediction passes no middleware: the key is compared, the body checked in one go, the texts join a batch.
+A prediction passes no middleware: the key is checked, the body is validated in one call, the texts join a batch.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from longtail import __version__
 from longtail.serve.access import Access
 from longtail.serve.batching import Batcher
 from longtail.serve.gauges import Gauges
-from longtail.serve.messages import SAFE, Receive, Refusal, Scope, Send, answer_to
+from longtail.serve.messages import SAFE_HEADERS, HTTPError, Receive, Scope, Send, error_answer
 from longtail.serve.openapi import document
 from longtail.serve.protocol import Index, opener
+from longtail.serve.registry import Registry
 from longtail.serve.routes import Routes, register
 from longtail.serve.settings import Settings
-from longtail.serve.shelf import Shelf
 
-PATH = 200  # characters of a path; those of the service are short, and numbers in them
+MAX_PATH = 200  # characters; the paths of the service are short
 PAGE = Path(__file__).parent / "page"
 FILES = {  # path → file, content type
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -37,13 +37,13 @@ FILES = {  # path → file, content type
     "/page/service.js": ("service.js", "text/javascript; charset=utf-8"),
     "/page/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-POLICY = (
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
-GUARDS = [
-    *SAFE,
-    (b"content-security-policy", POLICY.encode()),
+SECURITY_HEADERS = [
+    *SAFE_HEADERS,
+    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -52,29 +52,29 @@ GUARDS = [
 
 
 def create_app(settings: Settings, *, indexes: tuple[Index, ...] | None = None) -> Service:
-    """Open the models of the settings, or take indexes that are open, and make the app that serves them."""
+    """Open the models of the settings, or take open indexes, and create the app that serves them."""
     gauges = Gauges()
     if indexes is None:
-        shelf = Shelf(settings.runs, opener(settings.opener), gauges)
+        registry = Registry(settings.runs, opener(settings.opener), gauges)
     else:
-        held = dict(zip(settings.runs, indexes, strict=True))
-        shelf = Shelf(settings.runs, held.__getitem__, gauges)
-    return Service(settings, shelf, gauges)
+        by_folder = dict(zip(settings.runs, indexes, strict=True))
+        registry = Registry(settings.runs, by_folder.__getitem__, gauges)
+    return Service(settings, registry, gauges)
 
 
 class Service:
-    """The ASGI app: guards, the short cut, and FastAPI for the rest."""
+    """The ASGI app: access checks, the fast path for predictions, and FastAPI for the rest."""
 
-    def __init__(self, settings: Settings, shelf: Shelf, gauges: Gauges) -> None:
-        self.settings, self.shelf, self.gauges = settings, shelf, gauges
+    def __init__(self, settings: Settings, registry: Registry, gauges: Gauges) -> None:
+        self.settings, self.registry, self.gauges = settings, registry, gauges
         self.access = Access(settings)
-        self.batcher = Batcher(shelf, settings.limits, gauges)
-        self.routes = Routes(shelf, self.batcher, self.access, settings.limits)
+        self.batcher = Batcher(registry, settings.limits, gauges)
+        self.routes = Routes(registry, self.batcher, self.access, settings.limits)
         self.app = FastAPI(
             title="longtail",
             version=__version__,
             summary="The best few of up to millions of labels for a short text.",
-            docs_url=None,  # the pages that FastAPI brings load scripts from elsewhere
+            docs_url=None,  # FastAPI's own pages load scripts from other servers
             redoc_url=None,
             lifespan=self._lifespan,
             redirect_slashes=False,
@@ -92,13 +92,13 @@ class Service:
             return
         began, path = time.perf_counter(), scope["path"]
         status = await self._respond(path, scope, receive, send)
-        self.gauges.answered(_kind(path), status, time.perf_counter() - began)
+        self.gauges.observe(_route(path), status, time.perf_counter() - began)
 
     async def _respond(self, path: str, scope: Scope, receive: Receive, send: Send) -> int:
         """Answer a request and return the status."""
         try:
-            if len(path) > PATH:
-                raise Refusal(414, f"the path is longer than {PATH} characters")
+            if len(path) > MAX_PATH:
+                raise HTTPError(414, f"the path is longer than {MAX_PATH} characters")
             if path.startswith("/v1/"):
                 self.access.check(scope)
             if path != "/v1/predict" or scope["method"] != "POST":
@@ -106,44 +106,44 @@ class Service:
             else:
                 answer = await self.routes.predict(scope, receive)
         except Exception as reason:
-            answer = answer_to(reason)
+            answer = error_answer(reason)
         if answer is None:
-            return await self._rest(scope, receive, send)
+            return await self._fastapi(scope, receive, send)
         await answer.send(receive, send)
         return answer.status
 
-    async def _rest(self, scope: Scope, receive: Receive, send: Send) -> int:
-        """Let FastAPI answer; add the headers that keep a browser safe."""
+    async def _fastapi(self, scope: Scope, receive: Receive, send: Send) -> int:
+        """Let FastAPI answer; add the security headers."""
         status = 500
 
-        async def guarded(message: Any) -> None:
+        async def send_guarded(message: Any) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 if status == 405:
                     message["headers"] = [pair for pair in message["headers"] if pair[0] != b"allow"]
                     message["headers"].append((b"allow", self._allowed(scope["path"])))
-                held = {name for name, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *(pair for pair in GUARDS if pair[0] not in held)]
+                names = {name for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(pair for pair in SECURITY_HEADERS if pair[0] not in names)]
             await send(message)
 
-        await self.app(scope, receive, guarded)
+        await self.app(scope, receive, send_guarded)
         return status
 
     def _allowed(self, path: str) -> bytes:
-        """List the methods of a path; Starlette names those of one route only."""
+        """List the methods of a path; Starlette lists those of one route only."""
         routes = [route for route in self.app.routes if isinstance(route, APIRoute) and route.path_regex.match(path)]
         return ", ".join(sorted({method for route in routes for method in route.methods or ()})).encode()
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        """Work while the server runs; finish what was accepted when it stops."""
+        """Run the batcher with the server; finish accepted requests when it stops."""
         self.batcher.start()
-        watching = asyncio.create_task(self.shelf.watch())
+        watcher = asyncio.create_task(self.registry.watch())
         try:
             yield
         finally:
-            watching.cancel()
+            watcher.cancel()
             await self.batcher.stop()
 
     async def _file(self, request: Request) -> Response:
@@ -152,15 +152,15 @@ class Service:
         return Response((PAGE / name).read_bytes(), media_type=kind, headers={"cache-control": "no-cache"})
 
     async def _metrics(self, request: Request) -> Response:
-        """Send the numbers for Prometheus."""
-        self.shelf.count()
+        """Send the Prometheus metrics."""
+        self.registry.count()
         return Response(self.gauges.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _kind(path: str) -> str:
-    """Name one of a few kinds of path, so that the numbers stay few.
+def _route(path: str) -> str:
+    """Map a path to one of a few names, so that the metrics stay few.
 
-    >>> _kind("/v1/labels/17"), _kind("/secret/17")
+    >>> _route("/v1/labels/17"), _route("/secret/17")
     ('/v1/labels', 'other')
     """
     if path.startswith("/v1/"):

@@ -1,7 +1,7 @@
-"""REQUESTS → BATCHES: texts of many requests are predicted together, in one thread that alone uses the indexes.
+"""REQUESTS → BATCHES: texts of many requests are predicted together, in the only thread that uses the indexes.
 
-While the thread works, requests gather; when it is free, it takes the oldest and all that ask the same way. A long
-request goes in pieces and lets others in between. What cannot wait is turned away.
+While the thread works, requests queue; when it is free, it takes the oldest and all with the same options. A long
+request is split, so that others run in between. When the queue is full, requests are refused.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from itertools import accumulate, count, pairwise
 from typing import Any, NamedTuple, TypeVar
 
 from longtail.serve.gauges import Gauges
-from longtail.serve.messages import Refusal
+from longtail.serve.messages import HTTPError
+from longtail.serve.registry import Registry, ServedModel
 from longtail.serve.settings import Limits
-from longtail.serve.shelf import Served, Shelf
 
 Result = TypeVar("Result")
 Row = list[dict[str, Any]]
 BUSY = (b"retry-after", b"1")
-BATCH, CALL, LAST = range(3)  # what is done first
+BATCH, CALL, STOP = range(3)  # priorities: the lowest number runs first
 
 
-class Wish(NamedTuple):
-    """How labels are asked for: texts with equal wishes can be predicted together."""
+class Options(NamedTuple):
+    """The options of a prediction: texts with equal options can be predicted together."""
 
     model: str
     k: int = 5
@@ -39,25 +39,25 @@ class Wish(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class Waiting:
-    """The texts of one request, and how many of them have been taken."""
+class Pending:
+    """A request in the queue: its texts, and how many of them were taken into batches."""
 
-    wish: Wish
+    options: Options
     texts: list[str]
-    done: asyncio.Future[list[Row]]
+    future: asyncio.Future[list[Row]]
     rows: list[Row] = field(default_factory=list)
     taken: int = 0
 
 
-Part = tuple[Waiting, int, int]  # a request, its first text in the batch and the end of them
+Slice = tuple[Pending, int, int]  # a request, and which of its texts are in the batch: first, end
 
 
 class Batcher:
-    """A queue in front of one thread."""
+    """A queue in front of one worker thread."""
 
-    def __init__(self, shelf: Shelf, limits: Limits, gauges: Gauges) -> None:
-        self._shelf, self._limits, self._gauges = shelf, limits, gauges
-        self._waiting: deque[Waiting] = deque()
+    def __init__(self, registry: Registry, limits: Limits, gauges: Gauges) -> None:
+        self._registry, self._limits, self._gauges = registry, limits, gauges
+        self._queue: deque[Pending] = deque()
         self._texts = 0  # waiting texts
         self._calls = 0  # waiting calls
         self._busy = False
@@ -68,165 +68,170 @@ class Batcher:
         self._loop: asyncio.AbstractEventLoop
 
     def start(self) -> None:
-        """Begin to work, in the running event loop."""
+        """Start the worker thread, in the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
     async def stop(self) -> None:
-        """Take nothing new, finish what was accepted."""
+        """Accept nothing new, finish what was accepted."""
         self._closed = True
         while self._texts or self._calls or self._busy:
             await asyncio.sleep(0.01)
-        self._put(LAST, None)
+        self._put(STOP, None)
         await asyncio.to_thread(self._thread.join)
 
     @property
     def accepting(self) -> bool:
-        """Whether new work is taken."""
+        """Whether new requests are accepted."""
         return not self._closed
 
-    async def predict(self, wish: Wish, texts: list[str]) -> list[Row]:
-        """Wait for the labels of texts."""
+    async def predict(self, options: Options, texts: list[str]) -> list[Row]:
+        """Predict the labels of texts, in a batch with other requests."""
         self._admit(self._texts > 0 and self._texts + len(texts) > self._limits.waiting)
-        waiting = Waiting(wish, texts, self._loop.create_future())
-        self._waiting.append(waiting)
+        pending = Pending(options, texts, self._loop.create_future())
+        self._queue.append(pending)
         self._count(len(texts))
         if not self._busy:
             self._busy = True
-            self._loop.call_later(self._limits.patience, self._start)
-        return await self._in_time(waiting.done)
+            self._loop.call_later(self._limits.batch_timeout, self._start)
+        return await self._wait(pending.future)
 
-    async def call(self, ask: Callable[[], Result]) -> Result:
-        """Run another question in the thread."""
+    async def call(self, task: Callable[[], Result]) -> Result:
+        """Run another task in the worker thread."""
         self._admit(self._calls >= self._limits.calls)
-        done: asyncio.Future[Result] = self._loop.create_future()
+        future: asyncio.Future[Result] = self._loop.create_future()
 
         def work() -> None:
             try:
-                if not done.done():  # given up while it waited: a change that nobody waits for is not made
-                    self._shelf.refresh()
-                    self._loop.call_soon_threadsafe(self._answer, done, ask(), None)
+                if not future.done():  # timed out or cancelled while queued: its change is not made
+                    self._registry.refresh()
+                    self._loop.call_soon_threadsafe(self._settle, future, task(), None)
             except Exception as reason:
-                self._loop.call_soon_threadsafe(self._answer, done, None, reason)
+                self._loop.call_soon_threadsafe(self._settle, future, None, reason)
             finally:
-                self._loop.call_soon_threadsafe(self._called)
+                self._loop.call_soon_threadsafe(self._call_done)
 
         self._calls += 1
         self._put(CALL, work)
-        return await self._in_time(done)
+        return await self._wait(future)
 
     def _admit(self, full: bool) -> None:
-        """Turn work away when there is too much, or when the service stops."""
+        """Refuse a request when the queue is full, or when the service stops."""
         if self._closed:
-            raise Refusal(503, "the service is stopping; ask again in a moment", BUSY)
+            raise HTTPError(503, "the service is stopping; ask again in a moment", BUSY)
         if full:
-            raise Refusal(429, "too many requests are waiting; ask again in a moment", BUSY)
+            raise HTTPError(429, "too many requests are waiting; ask again in a moment", BUSY)
 
-    async def _in_time(self, done: asyncio.Future[Result]) -> Result:
-        """Wait, but not for ever."""
-        late = Refusal(504, f"no answer within {self._limits.seconds:g} seconds; ask for less at once")
-        timer = self._loop.call_later(self._limits.seconds, self._answer, done, None, late)
+    async def _wait(self, future: asyncio.Future[Result]) -> Result:
+        """Wait for a result, with a timeout."""
+        timeout = HTTPError(504, f"no answer within {self._limits.timeout:g} seconds; ask for less at once")
+        timer = self._loop.call_later(self._limits.timeout, self._settle, future, None, timeout)
         try:
-            return await done
+            return await future
         finally:
             timer.cancel()
 
-    def _answer(self, done: asyncio.Future[Result], value: Any, reason: BaseException | None) -> None:
-        """Settle a request once; one that was given up or cancelled is settled already."""
-        if not done.done():
+    def _settle(self, future: asyncio.Future[Result], value: Any, reason: BaseException | None) -> None:
+        """Settle a future; one that timed out or was cancelled is settled already."""
+        if not future.done():
             if reason is None:
-                done.set_result(value)
+                future.set_result(value)
             else:
-                done.set_exception(reason)
+                future.set_exception(reason)
 
-    def _called(self) -> None:
-        """Count a finished call."""
+    def _call_done(self) -> None:
+        """Count a finished task."""
         self._calls -= 1
 
     def _count(self, more: int) -> None:
-        """Keep the number of waiting texts."""
+        """Update the number of waiting texts."""
         self._texts += more
         self._gauges.waiting.set(self._texts)
 
     def _start(self) -> None:
-        """Hand the next batch to the thread, or rest."""
+        """Hand the next batch to the thread, if there is one."""
         batch = self._take()
         self._busy = bool(batch)
         if batch:
             self._put(BATCH, lambda: self._predict(batch))
 
-    def _take(self) -> list[Part]:
-        """Take the oldest request and those that ask the same way: (request, first text, end)."""
-        batch: list[Part] = []
-        others: list[Waiting] = []
-        room = self._limits.batch
-        wish: Wish | None = None
-        while self._waiting and room:
-            waiting = self._waiting.popleft()
-            if waiting.done.done():  # given up
-                self._count(waiting.taken - len(waiting.texts))
+    def _take(self) -> list[Slice]:
+        """Take the oldest request and those with the same options: (request, first text, end)."""
+        batch: list[Slice] = []
+        others: list[Pending] = []
+        room = self._limits.batch_size
+        options: Options | None = None
+        while self._queue and room:
+            pending = self._queue.popleft()
+            if pending.future.done():  # timed out or cancelled
+                self._count(pending.taken - len(pending.texts))
                 continue
-            if wish is not None and waiting.wish != wish:
-                others.append(waiting)
+            if options is not None and pending.options != options:
+                others.append(pending)
                 continue
-            wish = waiting.wish
-            first, end = waiting.taken, min(waiting.taken + room, len(waiting.texts))
+            options = pending.options
+            first, end = pending.taken, min(pending.taken + room, len(pending.texts))
             room -= end - first
-            waiting.taken = end
+            pending.taken = end
             self._count(first - end)
-            batch.append((waiting, first, end))
-        self._waiting.extendleft(reversed(others))
+            batch.append((pending, first, end))
+        self._queue.extendleft(reversed(others))
         return batch
 
     def _run(self) -> None:
-        """Work in the thread until told to stop."""
+        """Run the worker thread until it is stopped."""
         while (work := self._work.get()[2]) is not None:
             work()
 
-    def _put(self, rank: int, work: Callable[[], None] | None) -> None:
-        """Line work up: a batch goes before calls that wait, and while the next one is made up a call is answered."""
-        self._work.put((rank, next(self._number), work))
+    def _put(self, priority: int, work: Callable[[], None] | None) -> None:
+        """Queue work for the thread: a batch goes before other calls; those run while the next batch is collected."""
+        self._work.put((priority, next(self._number), work))
 
-    def _predict(self, batch: list[Part]) -> None:
-        """Predict a batch, in the thread; if it fails, each request by itself, so that one cannot spoil the others."""
-        wish = batch[0][0].wish
-        served = self._shelf.models[wish.model]
-        texts = [waiting.texts[first:end] for waiting, first, end in batch]
-        self._shelf.refresh()
-        rows = _tried(served, wish, [text for part in texts for text in part])
+    def _predict(self, batch: list[Slice]) -> None:
+        """Predict a batch, in the thread; if it fails, predict each request alone, so that only the bad one fails."""
+        options = batch[0][0].options
+        model = self._registry.models[options.model]
+        texts = [pending.texts[first:end] for pending, first, end in batch]
+        self._registry.refresh()
+        rows = _predict_rows(model, options, [text for part in texts for text in part])
         if not isinstance(rows, Exception):
             sizes = accumulate((len(part) for part in texts), initial=0)
-            found: list[list[Row] | Exception] = [rows[start:end] for start, end in pairwise(sizes)]
+            results: list[list[Row] | Exception] = [rows[start:end] for start, end in pairwise(sizes)]
         else:
-            found = [rows] if len(batch) == 1 else [_tried(served, wish, part) for part in texts]
-        self._loop.call_soon_threadsafe(self._finish, batch, found)
+            results = [rows] if len(batch) == 1 else [_predict_rows(model, options, part) for part in texts]
+        self._loop.call_soon_threadsafe(self._finish, batch, results)
 
-    def _finish(self, batch: list[Part], found: list[list[Row] | Exception]) -> None:
-        """Give the rows to their requests and go on."""
+    def _finish(self, batch: list[Slice], results: list[list[Row] | Exception]) -> None:
+        """Give the rows to their requests and start the next batch."""
         size = sum(end - first for _, first, end in batch)
         self._gauges.texts.inc(size)
         self._gauges.batches.observe(size)
-        for (waiting, _, end), rows in zip(batch, found, strict=True):
+        for (pending, _, end), rows in zip(batch, results, strict=True):
             if isinstance(rows, Exception):
-                self._answer(waiting.done, None, rows)
-                self._count(end - len(waiting.texts))
+                self._settle(pending.future, None, rows)
+                self._count(end - len(pending.texts))
                 continue
-            waiting.rows.extend(rows)
-            if end == len(waiting.texts):
-                self._answer(waiting.done, waiting.rows, None)
+            pending.rows.extend(rows)
+            if end == len(pending.texts):
+                self._settle(pending.future, pending.rows, None)
             else:
-                self._waiting.append(waiting)  # behind the others
+                self._queue.append(pending)  # behind the others
         self._start()
 
 
-def _tried(served: Served, wish: Wish, texts: list[str]) -> list[Row] | Exception:
-    """Ask the index; an error is an answer too."""
-    index = served.index
-    k = max(1, min(wish.k, len(index.labels)))
+def _predict_rows(model: ServedModel, options: Options, texts: list[str]) -> list[Row] | Exception:
+    """Predict rows, or return the error."""
+    index = model.index
+    k = max(1, min(options.k, len(index.labels)))
     try:
         top = index.predict(
-            texts, k, threshold=wish.threshold, allow=wish.allow, deny=wish.deny, probabilities=wish.probabilities
+            texts,
+            k,
+            threshold=options.threshold,
+            allow=options.allow,
+            deny=options.deny,
+            probabilities=options.probabilities,
         )
-        return served.rows(top, index, wish.details)
+        return model.rows(top, index, options.details)
     except Exception as reason:
         return reason

@@ -1,4 +1,4 @@
-"""BYTES ↔ MESSAGES: bodies that are read within limits, and answers."""
+"""BYTES ↔ MESSAGES: read bodies within limits, write answers and errors."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from longtail.errors import DataError, ModelError, ResourceError
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Asked = TypeVar("Asked", bound=BaseModel)
+Schema = TypeVar("Schema", bound=BaseModel)
 
 log = logging.getLogger("longtail.serve")
-DRAINED = 16  # times the limit that a long body is read and thrown away, so that its sender hears why
-MISFIT = "no control characters; and a label is one line, not blank"
-FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+DRAIN_FACTOR = 16  # times the limit: how much of a long body is read and discarded, so that the client gets the answer
+PATTERN_HELP = "no control characters; and a label is one line, not blank"
+NO_SPACE = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 JSON = b"application/json"
-SAFE = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
+SAFE_HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 
 
-class Refusal(Exception):
-    """A request that gets an error status and a message."""
+class HTTPError(Exception):
+    """An error status with a message, as the answer to a request."""
 
     def __init__(self, status: int, message: str, *headers: tuple[bytes, bytes], drain: int = 0) -> None:
         super().__init__(message)
@@ -45,42 +45,42 @@ class Answer:
     status: int = 200
     type: bytes = JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    drain: int = 0  # bytes of the request that are still to be read and thrown away
+    drain: int = 0  # bytes of the request that are still to be read and discarded
 
     async def send(self, receive: Receive, send: Send) -> None:
-        """Send it; then throw away what is left of a long request, whose sender would not hear us otherwise."""
-        head = [(b"content-type", self.type), (b"content-length", b"%d" % len(self.body)), *SAFE, *self.headers]
+        """Send it; then discard the rest of a long request, whose client would not read the answer otherwise."""
+        head = [(b"content-type", self.type), (b"content-length", b"%d" % len(self.body)), *SAFE_HEADERS, *self.headers]
         await send({"type": "http.response.start", "status": self.status, "headers": head})
         await send({"type": "http.response.body", "body": self.body, "more_body": self.drain > 0})
         if self.drain:
-            with suppress(TimeoutError):  # a slow sender is cut off: it has had its answer
+            with suppress(TimeoutError):  # a slow client is cut off: the answer was sent
                 await asyncio.wait_for(_drain(receive, self.drain), 5)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _drain(receive: Receive, most: int) -> None:
-    """Read and forget."""
-    while most > 0:
+async def _drain(receive: Receive, limit: int) -> None:
+    """Read and discard up to `limit` bytes."""
+    while limit > 0:
         message = await receive()
-        most -= len(message.get("body", b""))
+        limit -= len(message.get("body", b""))
         if not message.get("more_body", False):
             return
 
 
-def answer_to(reason: Exception) -> Answer:
-    """Turn an error into an answer; what nobody foresaw is logged and told in general words."""
-    if isinstance(reason, Refusal):
+def error_answer(reason: Exception) -> Answer:
+    """Turn an error into an answer; an unexpected one is logged and its details are left out."""
+    if isinstance(reason, HTTPError):
         return reason.answer
     if isinstance(reason, DataError):
-        return Refusal(422, str(reason)).answer
-    if isinstance(reason, ResourceError) or (isinstance(reason, OSError) and reason.errno in FULL):
+        return HTTPError(422, str(reason)).answer
+    if isinstance(reason, ResourceError) or (isinstance(reason, OSError) and reason.errno in NO_SPACE):
         log.error("no space or memory: %s", reason)
-        return Refusal(507, "no space left on the service's side; nothing was changed").answer
+        return HTTPError(507, "no space left on the service's side; nothing was changed").answer
     if isinstance(reason, ModelError):
         log.error("%s", reason)
-        return Refusal(503, "the model cannot be used; the log of the service has more").answer
+        return HTTPError(503, "the model cannot be used; the log of the service has more").answer
     log.error("a request failed", exc_info=reason)
-    return Refusal(500, "an unexpected error; the log of the service has more").answer
+    return HTTPError(500, "an unexpected error; the log of the service has more").answer
 
 
 def encode(value: object) -> bytes:
@@ -100,7 +100,7 @@ def _plain(value: object) -> object:
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """Find the first header of a name in lower case."""
+    """Return the first header of a name, given in lower case."""
     for key, value in scope["headers"]:
         if key == name:
             return bytes(value)
@@ -108,56 +108,56 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int, seconds: float) -> bytes:
-    """Read the body, but no more than the limit and no longer than the time."""
+    """Read the body, at most `limit` bytes in `seconds`."""
     length = header(scope, b"content-length")
     if length is not None and (not length.isdigit() or int(length) > limit):
         raise _too_long(limit)
-    message = await _next(receive, seconds)
+    message = await _next_message(receive, seconds)
     if not message.get("more_body", False):
         body: bytes = message.get("body", b"")
         if len(body) > limit:
             raise _too_long(limit)
         return body
-    parts, held = [message.get("body", b"")], len(message.get("body", b""))
-    until = asyncio.get_running_loop().time() + seconds
+    parts, size = [message.get("body", b"")], len(message.get("body", b""))
+    deadline = asyncio.get_running_loop().time() + seconds
     while message.get("more_body", False):
-        if held > limit:
+        if size > limit:
             raise _too_long(limit)
-        message = await _next(receive, until - asyncio.get_running_loop().time())
+        message = await _next_message(receive, deadline - asyncio.get_running_loop().time())
         parts.append(message.get("body", b""))
-        held += len(parts[-1])
-    if held > limit:
+        size += len(parts[-1])
+    if size > limit:
         raise _too_long(limit)
     return b"".join(parts)
 
 
-def _too_long(limit: int) -> Refusal:
+def _too_long(limit: int) -> HTTPError:
     """Refuse a body above the limit."""
     text = f"the body is longer than {limit:,} bytes; send less at once"
-    return Refusal(413, text, (b"connection", b"close"), drain=limit * DRAINED)
+    return HTTPError(413, text, (b"connection", b"close"), drain=limit * DRAIN_FACTOR)
 
 
-async def _next(receive: Receive, seconds: float) -> MutableMapping[str, Any]:
+async def _next_message(receive: Receive, seconds: float) -> MutableMapping[str, Any]:
     """Wait for the next part of the body."""
     try:
         async with asyncio.timeout(seconds):
             message = await receive()
     except TimeoutError:
-        raise Refusal(408, "the body did not arrive in time", (b"connection", b"close")) from None
+        raise HTTPError(408, "the body did not arrive in time", (b"connection", b"close")) from None
     if message["type"] == "http.disconnect":
-        raise Refusal(400, "the connection was closed before the body was complete")
+        raise HTTPError(400, "the connection was closed before the body was complete")
     return message
 
 
-def parse(schema: type[Asked], body: bytes) -> Asked:
-    """Check a JSON body against a schema; the complaint names the fields."""
+def parse(schema: type[Schema], body: bytes) -> Schema:
+    """Validate a JSON body against a schema; the error names the fields."""
     try:
         return schema.model_validate_json(body)
     except ValidationError as reason:
-        raise Refusal(422, complaint(reason)) from None
+        raise HTTPError(422, validation_message(reason)) from None
 
 
-def complaint(reason: ValidationError) -> str:
+def validation_message(reason: ValidationError) -> str:
     """Say what is wrong with the first few fields, without repeating what was sent.
 
     >>> class Query(BaseModel):
@@ -165,14 +165,14 @@ def complaint(reason: ValidationError) -> str:
     >>> try:
     ...     Query.model_validate_json('{"k": []}')
     ... except ValidationError as reason:
-    ...     print(complaint(reason))
+    ...     print(validation_message(reason))
     k: Input should be a valid integer
     """
     errors = reason.errors(include_url=False, include_input=False, include_context=False)
-    said = []
+    messages = []
     for error in errors[:3]:
-        where = ".".join(str(part)[:40] for part in error["loc"] if "[" not in str(part))  # no names of types
-        what = MISFIT if error["type"] == "string_pattern_mismatch" else error["msg"]
-        said.append(f"{where}: {what}" if where else what)
+        where = ".".join(str(part)[:40] for part in error["loc"] if "[" not in str(part))  # without type names
+        what = PATTERN_HELP if error["type"] == "string_pattern_mismatch" else error["msg"]
+        messages.append(f"{where}: {what}" if where else what)
     more = f" (and {len(errors) - 3} more)" if len(errors) > 3 else ""
-    return ("; ".join(said) + more).encode("utf-8", "replace").decode("utf-8")
+    return ("; ".join(messages) + more).encode("utf-8", "replace").decode("utf-8")

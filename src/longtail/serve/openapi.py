@@ -1,7 +1,7 @@
 """SCHEMAS → OPENAPI: the document at /openapi.json.
 
-Bodies are checked by `messages.parse`, not by FastAPI, so that hostile JSON meets one short path; this module tells
-FastAPI what they look like.
+Bodies are checked by `messages.parse`, not by FastAPI, so that hostile JSON takes one short path; this module describes
+them to FastAPI.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ REASONS = {
     504: "No answer in time.",
     507: "The disk is full; nothing was changed.",
 }
-ASKING = (400, 401, 404, 408, 413, 422, 429, 503, 504)
-CHANGING = (*ASKING, 403, 409, 415, 507)
+READ_ERRORS = (400, 401, 404, 408, 413, 422, 429, 503, 504)
+WRITE_ERRORS = (*READ_ERRORS, 403, 409, 415, 507)
 
 
 def _content(schema: type[BaseModel]) -> dict[str, Any]:
@@ -40,46 +40,46 @@ def _content(schema: type[BaseModel]) -> dict[str, Any]:
 
 def documented(
     answer: type[BaseModel],
-    refusals: tuple[int, ...] = (),
+    errors: tuple[int, ...] = (),
     *,
     body: type[BaseModel] | None = None,
     parameters: tuple[dict[str, Any], ...] = (),
 ) -> dict[str, Any]:
-    """Describe a route: arguments for FastAPI's decorators."""
-    answers = {"200": {"description": "Done.", **_content(answer)}}
-    for status in sorted(refusals):
-        answers[str(status)] = {"description": REASONS[status], **_content(Complaint)}
-    extra: dict[str, Any] = {"responses": answers}
+    """Return the keyword arguments that describe a route to FastAPI."""
+    responses = {"200": {"description": "Done.", **_content(answer)}}
+    for status in sorted(errors):
+        responses[str(status)] = {"description": REASONS[status], **_content(Complaint)}
+    extra: dict[str, Any] = {"responses": responses}
     if body is not None:
         extra["requestBody"] = {"required": True, **_content(body)}
     if parameters:
         extra["parameters"] = list(parameters)
-    if refusals:
+    if errors:
         extra["security"] = [{}, {"key": []}, {"bearer": []}]
     return {"openapi_extra": extra}
 
 
-def parameter(name: str, description: str, schema: dict[str, Any], *, place: str = "query") -> dict[str, Any]:
+def parameter(name: str, description: str, schema: dict[str, Any], *, location: str = "query") -> dict[str, Any]:
     """Describe a parameter of a path or query."""
-    return {"name": name, "in": place, "required": place == "path", "description": description, "schema": schema}
+    return {"name": name, "in": location, "required": location == "path", "description": description, "schema": schema}
 
 
 def document(app: FastAPI) -> None:
-    """Put the schemas into the document of an app and keep it."""
-    plain = app.openapi
+    """Add the schemas to the OpenAPI document of an app; it is generated once."""
+    generate = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None or "securitySchemes" not in app.openapi_schema.get("components", {}):
-            made = plain()
-            _, held = models_json_schema(
-                [(schema, "validation") for schema in SCHEMAS], ref_template="#/components/schemas/{model}"
+            schema = generate()
+            _, definitions = models_json_schema(
+                [(model, "validation") for model in SCHEMAS], ref_template="#/components/schemas/{model}"
             )
-            made.setdefault("components", {})["schemas"] = held["$defs"]
-            made["components"]["securitySchemes"] = {
+            schema.setdefault("components", {})["schemas"] = definitions["$defs"]
+            schema["components"]["securitySchemes"] = {
                 "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
                 "bearer": {"type": "http", "scheme": "bearer"},
             }
-            app.openapi_schema = made
+            app.openapi_schema = schema
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -1,6 +1,6 @@
-"""MODEL FOLDER → INDEX: what the service asks of an index, and how it opens one.
+"""MODEL FOLDER → INDEX: the interface of an index that the service uses, and how it opens one.
 
-The opener is named by a string ("module:attribute"), so that worker processes can import it for themselves.
+The opener is named by a string ("module:attribute"), so that each worker process can import it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from longtail.types import TopK
 
 
 class Index(Protocol):
-    """Everything that the service needs of a model; all calls come from one thread."""
+    """What the service needs of a model; all calls come from one thread."""
 
     @property
     def name(self) -> str:
-        """What people call the model."""
+        """The name of the model."""
 
     @property
     def labels(self) -> Labels:
-        """All labels, those added later too."""
+        """All labels, including added ones."""
 
     @property
     def removed(self) -> Set[int]:
-        """Labels that were taken away."""
+        """Labels that were removed."""
 
     @property
     def frequencies(self) -> NDArray[Any]:
@@ -38,10 +38,10 @@ class Index(Protocol):
 
     @property
     def damage(self) -> Exception | None:
-        """What is wrong with the files of the model, if that was found after it was opened."""
+        """The error in the files of the model, if one was found after it was opened."""
 
     def verify(self) -> None:
-        """Compare every file with its checksum, or raise."""
+        """Compare every file with its checksum; raise if one differs."""
 
     def predict(
         self,
@@ -56,28 +56,28 @@ class Index(Protocol):
         """Find the k best labels of each text."""
 
     def explain(self, text: str, label: int) -> dict[str, Any]:
-        """Tell why a text gets a label."""
+        """Explain why a text gets a label."""
 
     def describe(self) -> dict[str, Any]:
-        """Tell recipe, sizes, data and metrics."""
+        """Return recipe, sizes, data and metrics."""
 
     def label(self, label: int) -> dict[str, Any]:
-        """Tell what is known of a label: frequency, bin, neighbours, examples."""
+        """Describe a label: frequency, bin, neighbours, examples."""
 
     def find(self, text: str, limit: int) -> list[int]:
-        """Find labels whose text holds the words."""
+        """Find labels whose text contains the words."""
 
     def add(self, texts: Sequence[str], ids: Sequence[str] | None = None) -> list[int]:
-        """Add labels for good and return their numbers."""
+        """Add labels permanently and return their ids."""
 
     def remove(self, labels: Sequence[int]) -> None:
-        """Take labels away for good."""
+        """Remove labels permanently."""
 
     def undo(self) -> None:
-        """Take back the last change."""
+        """Undo the last change."""
 
     def refresh(self) -> bool:
-        """Take over what another process changed; cheap when nothing did."""
+        """Pick up what another process changed; cheap if nothing did."""
 
 
 Opener: TypeAlias = Callable[[Path], Index]

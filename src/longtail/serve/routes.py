@@ -1,4 +1,4 @@
-"""REQUESTS → ANSWERS: what each path of the service does."""
+"""REQUESTS → ANSWERS: the handlers of all paths."""
 
 from __future__ import annotations
 
@@ -13,10 +13,22 @@ from fastapi.responses import Response
 
 from longtail.errors import DataError
 from longtail.serve.access import Access
-from longtail.serve.batching import Batcher, Wish
-from longtail.serve.messages import Answer, Asked, Receive, Refusal, Scope, Send, answer_to, encode, parse, read_body
-from longtail.serve.openapi import ASKING, CHANGING, documented, parameter
+from longtail.serve.batching import Batcher, Options
+from longtail.serve.messages import (
+    Answer,
+    HTTPError,
+    Receive,
+    Schema,
+    Scope,
+    Send,
+    encode,
+    error_answer,
+    parse,
+    read_body,
+)
+from longtail.serve.openapi import READ_ERRORS, WRITE_ERRORS, documented, parameter
 from longtail.serve.protocol import Index
+from longtail.serve.registry import Registry
 from longtail.serve.schemas import (
     PRINTABLE,
     AddRequest,
@@ -30,149 +42,153 @@ from longtail.serve.schemas import (
     UndoRequest,
 )
 from longtail.serve.settings import Limits
-from longtail.serve.shelf import Shelf
 
 MODEL = parameter("model", "Which model, by name.", {"type": "string", "maxLength": 200, "pattern": PRINTABLE})
-LABEL = parameter("label", "The id of a label.", {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, place="path")
-FOUND = 50  # labels that a search returns, if not told otherwise
+LABEL = parameter(
+    "label", "The id of a label.", {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, location="path"
+)
+DEFAULT_LIMIT = 50  # labels that a search returns by default
 
 
 class Routes:
-    """The questions that can be asked, whatever transports them."""
+    """The handlers, independent of FastAPI."""
 
-    def __init__(self, shelf: Shelf, batcher: Batcher, access: Access, limits: Limits) -> None:
-        self.shelf, self.batcher, self.access, self.limits = shelf, batcher, access, limits
+    def __init__(self, registry: Registry, batcher: Batcher, access: Access, limits: Limits) -> None:
+        self.registry, self.batcher, self.access, self.limits = registry, batcher, access, limits
 
-    async def body(self, schema: type[Asked], scope: Scope, receive: Receive) -> Asked:
-        """Read and check a body."""
-        return parse(schema, await read_body(scope, receive, self.limits.body, self.limits.seconds))
+    async def body(self, schema: type[Schema], scope: Scope, receive: Receive) -> Schema:
+        """Read and validate a body."""
+        return parse(schema, await read_body(scope, receive, self.limits.body, self.limits.timeout))
 
     async def predict(self, scope: Scope, receive: Receive) -> Answer:
-        """Find the labels of texts: the path that has to be quick."""
-        asked = await self.body(PredictRequest, scope, receive)
-        texts, ids, limits = asked.texts, asked.ids, self.limits
+        """Predict the labels of texts."""
+        request = await self.body(PredictRequest, scope, receive)
+        texts, ids, limits = request.texts, request.ids, self.limits
         if ids is not None and len(ids) != len(texts):
-            raise Refusal(422, f"ids: {len(ids)} ids for {len(texts)} texts; give one each, or none")
-        if len(texts) > limits.texts or asked.k > limits.k or max(map(len, texts)) > limits.length:
-            raise Refusal(
+            raise HTTPError(422, f"ids: {len(ids)} ids for {len(texts)} texts; give one each, or none")
+        if len(texts) > limits.texts or request.k > limits.k or max(map(len, texts)) > limits.length:
+            raise HTTPError(
                 422, f"at most {limits.texts} texts of {limits.length} characters and k of {limits.k} at once"
             )
-        served = self.shelf.find(asked.model)
-        named = max([*(asked.allow or ()), *(asked.deny or ())], default=-1)
-        if named >= len(served.index.labels):  # unless it has just been added
-            await self.batcher.call(lambda: _existing(served.index, named))
-        allow, deny = (None if labels is None else tuple(labels) for labels in (asked.allow, asked.deny))
+        model = self.registry.find(request.model)
+        highest = max([*(request.allow or ()), *(request.deny or ())], default=-1)
+        if highest >= len(model.index.labels):  # perhaps another process has just added it
+            await self.batcher.call(lambda: _existing(model.index, highest))
+        allow, deny = (None if labels is None else tuple(labels) for labels in (request.allow, request.deny))
         rows = await self.batcher.predict(
-            Wish(served.name, asked.k, asked.threshold, allow, deny, asked.details, asked.probabilities), texts
+            Options(model.name, request.k, request.threshold, allow, deny, request.details, request.probabilities),
+            texts,
         )
-        own = range(len(texts)) if ids is None else ids
-        return Answer(encode({"predictions": [{"id": i, "labels": row} for i, row in zip(own, rows, strict=True)]}))
+        names = range(len(texts)) if ids is None else ids
+        return Answer(encode({"predictions": [{"id": i, "labels": row} for i, row in zip(names, rows, strict=True)]}))
 
     async def explain(self, scope: Scope, receive: Receive) -> Answer:
-        """Tell why a text gets a label."""
-        asked = await self.body(ExplainRequest, scope, receive)
-        served = self.shelf.find(asked.model)
+        """Explain why a text gets a label."""
+        request = await self.body(ExplainRequest, scope, receive)
+        model = self.registry.find(request.model)
 
-        def ask() -> dict[str, Any]:
-            return served.index.explain(asked.text, _existing(served.index, asked.label))
+        def task() -> dict[str, Any]:
+            return model.index.explain(request.text, _existing(model.index, request.label))
 
-        return Answer(encode(await self.batcher.call(ask)))
+        return Answer(encode(await self.batcher.call(task)))
 
     async def labels(self, scope: Scope, receive: Receive) -> Answer:
         """List or search labels."""
         query = _query(scope, "text", "limit", "offset", "model")
-        served, text = self.shelf.find(query.get("model")), query.get("text", "")
-        limit, offset = _whole(query, "limit", FOUND, 1, 1000), _whole(query, "offset", 0, 0, 2**31 - 1)
+        model, text = self.registry.find(query.get("model")), query.get("text", "")
+        limit, offset = _integer(query, "limit", DEFAULT_LIMIT, 1, 1000), _integer(query, "offset", 0, 0, 2**31 - 1)
         if len(text) > self.limits.label_length:
-            raise Refusal(422, f"text: at most {self.limits.label_length} characters")
+            raise HTTPError(422, f"text: at most {self.limits.label_length} characters")
 
-        def ask() -> dict[str, Any]:
-            index = served.index
-            there = (label for label in range(len(index.labels)) if label not in index.removed)
-            found = index.find(text, limit + offset)[offset:] if text.strip() else islice(there, offset, offset + limit)
-            return {"labels": [served.entry(index, label) for label in found], "count": _count(index)}
+        def task() -> dict[str, Any]:
+            index = model.index
+            present = (label for label in range(len(index.labels)) if label not in index.removed)
+            if text.strip():
+                labels = index.find(text, limit + offset)[offset:]
+            else:
+                labels = list(islice(present, offset, offset + limit))
+            return {"labels": [model.entry(index, label) for label in labels], "count": _count(index)}
 
-        return Answer(encode(await self.batcher.call(ask)))
+        return Answer(encode(await self.batcher.call(task)))
 
     async def label(self, scope: Scope, receive: Receive) -> Answer:
-        """Tell what is known of a label."""
-        served, label = self.shelf.find(_query(scope, "model").get("model")), _label(scope)
+        """Describe a label: frequency, bin, neighbours, examples."""
+        model, label = self.registry.find(_query(scope, "model").get("model")), _label(scope)
 
-        def ask() -> dict[str, Any]:
-            index = served.index
+        def task() -> dict[str, Any]:
+            index = model.index
             _existing(index, label)
-            return served.entry(index, label) | index.label(label)
+            return model.entry(index, label) | index.label(label)
 
-        return Answer(encode(await self.batcher.call(ask)))
+        return Answer(encode(await self.batcher.call(task)))
 
     async def add(self, scope: Scope, receive: Receive) -> Answer:
         """Add labels."""
         self.access.check_change(scope)
-        asked = await self.body(AddRequest, scope, receive)
-        served, texts = self.shelf.find(asked.model), [label.text.strip() for label in asked.labels]
-        raw = [label.raw_id for label in asked.labels]
-        ids = [own for own in raw if own is not None]
-        if ids and len(ids) != len(raw):
-            raise Refusal(422, "labels: give a raw_id to each of the labels, or to none")
+        request = await self.body(AddRequest, scope, receive)
+        model, texts = self.registry.find(request.model), [label.text.strip() for label in request.labels]
+        ids = [label.raw_id for label in request.labels if label.raw_id is not None]
+        if ids and len(ids) != len(texts):
+            raise HTTPError(422, "labels: give a raw_id to each of the labels, or to none")
 
-        def ask() -> dict[str, Any]:
-            index = served.index
+        def task() -> dict[str, Any]:
+            index = model.index
             added = index.add(texts, ids or None)
-            return {"labels": [served.entry(index, label) for label in added], "count": _count(index)}
+            return {"labels": [model.entry(index, label) for label in added], "count": _count(index)}
 
-        return Answer(encode(await self.batcher.call(ask)))
+        return Answer(encode(await self.batcher.call(task)))
 
     async def remove(self, scope: Scope, receive: Receive) -> Answer:
-        """Take labels away, named in the body or in the path."""
+        """Remove labels, given in the body or in the path."""
         self.access.check_change(scope)
         if "label" in scope.get("path_params", {}):
-            served, labels = self.shelf.find(_query(scope, "model").get("model")), [_label(scope)]
+            model, labels = self.registry.find(_query(scope, "model").get("model")), [_label(scope)]
         else:
-            asked = await self.body(RemoveRequest, scope, receive)
-            served = self.shelf.find(asked.model)
-            labels = [label if isinstance(label, int) else label.id for label in asked.labels]
+            request = await self.body(RemoveRequest, scope, receive)
+            model = self.registry.find(request.model)
+            labels = [label if isinstance(label, int) else label.id for label in request.labels]
 
-        def ask() -> dict[str, Any]:
-            index = served.index
-            entries = [served.entry(index, _existing(index, label)) for label in labels]
+        def task() -> dict[str, Any]:
+            index = model.index
+            entries = [model.entry(index, _existing(index, label)) for label in labels]
             index.remove(labels)
             return {"labels": entries, "count": _count(index)}
 
-        return Answer(encode(await self.batcher.call(ask)))
+        return Answer(encode(await self.batcher.call(task)))
 
     async def undo(self, scope: Scope, receive: Receive) -> Answer:
-        """Take back the last change of the labels."""
+        """Undo the last change of the labels."""
         self.access.check_change(scope)
-        served = self.shelf.find((await self.body(UndoRequest, scope, receive)).model)
+        model = self.registry.find((await self.body(UndoRequest, scope, receive)).model)
 
-        def ask() -> dict[str, Any]:
+        def task() -> dict[str, Any]:
             try:
-                served.index.undo()
+                model.index.undo()
             except DataError as reason:
-                raise Refusal(409, str(reason)) from None
-            return {"labels": [], "count": _count(served.index)}
+                raise HTTPError(409, str(reason)) from None
+            return {"labels": [], "count": _count(model.index)}
 
-        return Answer(encode(await self.batcher.call(ask)))
+        return Answer(encode(await self.batcher.call(task)))
 
     async def model(self, scope: Scope, receive: Receive) -> Answer:
-        """Describe a model, and name all of them."""
-        served = self.shelf.find(_query(scope, "model").get("model"))
+        """Describe a model, and list the names of all models."""
+        model = self.registry.find(_query(scope, "model").get("model"))
 
-        def ask() -> dict[str, Any]:
-            return {**served.index.describe(), "name": served.name, "models": list(self.shelf.models)}
+        def task() -> dict[str, Any]:
+            return {**model.index.describe(), "name": model.name, "models": list(self.registry.models)}
 
-        return Answer(encode(await self.batcher.call(ask)))
+        return Answer(encode(await self.batcher.call(task)))
 
     async def healthy(self, scope: Scope, receive: Receive) -> Answer:
-        """Say that the process lives."""
+        """Return whether the process is alive."""
         return Answer(encode({"status": "ok"}))
 
     async def ready(self, scope: Scope, receive: Receive) -> Answer:
-        """Say whether requests are taken."""
+        """Return whether requests are accepted."""
         if not self.batcher.accepting:
-            raise Refusal(503, "the service is stopping")
-        if self.shelf.damage() is not None:
-            raise Refusal(503, "a model is damaged; the log of the service has more")
+            raise HTTPError(503, "the service is stopping")
+        if self.registry.damage() is not None:
+            raise HTTPError(503, "a model is damaged; the log of the service has more")
         return Answer(encode({"status": "ready"}))
 
 
@@ -183,35 +199,34 @@ def _query(scope: Scope, *known: str) -> dict[str, str]:
             scope["query_string"].decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=20
         )
     except ValueError:
-        raise Refusal(422, "the query string is not valid UTF-8, or too long") from None
-    found = dict(pairs)
-    unknown = sorted(set(found) - set(known))
-    if unknown or len(found) != len(pairs):
-        raise Refusal(422, "the query string takes each of these once: " + ", ".join(known))
-    if not all(re.fullmatch(PRINTABLE, value) for value in found.values()):
-        raise Refusal(422, "the query string holds control characters")
-    return found
+        raise HTTPError(422, "the query string is not valid UTF-8, or too long") from None
+    query = dict(pairs)
+    if not set(query) <= set(known) or len(query) != len(pairs):
+        raise HTTPError(422, "the query string takes each of these once: " + ", ".join(known))
+    if not all(re.fullmatch(PRINTABLE, value) for value in query.values()):
+        raise HTTPError(422, "the query string holds control characters")
+    return query
 
 
-def _whole(query: dict[str, str], name: str, default: int, least: int, most: int) -> int:
-    """Read a whole number of the query string."""
+def _integer(query: dict[str, str], name: str, default: int, least: int, most: int) -> int:
+    """Read an integer from the query string."""
     value = query.get(name)
     if value is None:
         return default
     if not (value.isascii() and value.isdigit() and len(value) < 12 and least <= int(value) <= most):
-        raise Refusal(422, f"{name}: a whole number from {least} to {most} is needed")
+        raise HTTPError(422, f"{name}: a whole number from {least} to {most} is needed")
     return int(value)
 
 
 def _label(scope: Scope) -> int:
-    """Read the label of the path."""
+    """Read the label id from the path."""
     return int(scope["path_params"]["label"])
 
 
 def _existing(index: Index, label: int) -> int:
-    """Return a label that exists, or refuse it."""
+    """Return the label if it exists, else raise 404."""
     if label >= len(index.labels):
-        raise Refusal(404, f"label {label} does not exist; labels go from 0 to {len(index.labels) - 1}")
+        raise HTTPError(404, f"label {label} does not exist; labels go from 0 to {len(index.labels) - 1}")
     return label
 
 
@@ -224,41 +239,41 @@ Handler = Callable[[Scope, Receive], Awaitable[Answer]]
 
 
 def register(app: FastAPI, routes: Routes) -> None:
-    """Give every question its path."""
-    words = {"type": "string", "maxLength": routes.limits.label_length, "pattern": PRINTABLE}
-    limit = {"type": "integer", "minimum": 1, "maximum": 1000, "default": FOUND}
+    """Add the routes to the app."""
+    text = {"type": "string", "maxLength": routes.limits.label_length, "pattern": PRINTABLE}
+    limit = {"type": "integer", "minimum": 1, "maximum": 1000, "default": DEFAULT_LIMIT}
     offset = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1, "default": 0}
     search = (
-        parameter("text", "Words that the label's text holds.", words),
-        parameter("limit", "At most so many.", limit),
-        parameter("offset", "Leave out so many.", offset),
+        parameter("text", "Words that the label's text contains.", text),
+        parameter("limit", "At most this many labels.", limit),
+        parameter("offset", "Skip this many labels.", offset),
         MODEL,
     )
-    one = (LABEL, MODEL)
+    single = (LABEL, MODEL)
     table: list[tuple[str, str, Handler, dict[str, Any]]] = [
-        ("POST", "/v1/predict", routes.predict, documented(PredictAnswer, ASKING, body=PredictRequest)),
-        ("POST", "/v1/explain", routes.explain, documented(Details, ASKING, body=ExplainRequest)),
-        ("GET", "/v1/labels", routes.labels, documented(LabelsAnswer, ASKING, parameters=search)),
-        ("POST", "/v1/labels", routes.add, documented(LabelsAnswer, CHANGING, body=AddRequest)),
-        ("DELETE", "/v1/labels", routes.remove, documented(LabelsAnswer, CHANGING, body=RemoveRequest)),
-        ("POST", "/v1/labels/undo", routes.undo, documented(LabelsAnswer, CHANGING, body=UndoRequest)),
-        ("GET", "/v1/labels/{label:int}", routes.label, documented(Details, ASKING, parameters=one)),
-        ("DELETE", "/v1/labels/{label:int}", routes.remove, documented(LabelsAnswer, CHANGING, parameters=one)),
-        ("GET", "/v1/model", routes.model, documented(Details, ASKING, parameters=(MODEL,))),
+        ("POST", "/v1/predict", routes.predict, documented(PredictAnswer, READ_ERRORS, body=PredictRequest)),
+        ("POST", "/v1/explain", routes.explain, documented(Details, READ_ERRORS, body=ExplainRequest)),
+        ("GET", "/v1/labels", routes.labels, documented(LabelsAnswer, READ_ERRORS, parameters=search)),
+        ("POST", "/v1/labels", routes.add, documented(LabelsAnswer, WRITE_ERRORS, body=AddRequest)),
+        ("DELETE", "/v1/labels", routes.remove, documented(LabelsAnswer, WRITE_ERRORS, body=RemoveRequest)),
+        ("POST", "/v1/labels/undo", routes.undo, documented(LabelsAnswer, WRITE_ERRORS, body=UndoRequest)),
+        ("GET", "/v1/labels/{label:int}", routes.label, documented(Details, READ_ERRORS, parameters=single)),
+        ("DELETE", "/v1/labels/{label:int}", routes.remove, documented(LabelsAnswer, WRITE_ERRORS, parameters=single)),
+        ("GET", "/v1/model", routes.model, documented(Details, READ_ERRORS, parameters=(MODEL,))),
         ("GET", "/healthz", routes.healthy, documented(State)),
         ("GET", "/readyz", routes.ready, documented(State, (503,))),
     ]
-    for method, path, handler, described in table:
+    for method, path, handler, options in table:
         name = f"{method.lower()} {path}"
         summary = (handler.__doc__ or "").strip()
         app.add_api_route(
             path, _endpoint(handler), methods=[method], name=name, summary=summary, description=summary,
-            operation_id=re.sub(r"\W+", "_", name).strip("_"), **described,
+            operation_id=re.sub(r"\W+", "_", name).strip("_"), **options,
         )  # fmt: skip
 
 
-class _Sent(Response):
-    """An answer that sends itself."""
+class _AnswerResponse(Response):
+    """Send an Answer as a FastAPI response."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(status_code=answer.status)
@@ -269,12 +284,12 @@ class _Sent(Response):
 
 
 def _endpoint(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-    """Let FastAPI call a handler; no error leaves it."""
+    """Wrap a handler for FastAPI; every error becomes an answer."""
 
     async def endpoint(request: Request) -> Response:
         try:
-            return _Sent(await handler(request.scope, request.receive))
+            return _AnswerResponse(await handler(request.scope, request.receive))
         except Exception as reason:
-            return _Sent(answer_to(reason))
+            return _AnswerResponse(error_answer(reason))
 
     return endpoint

@@ -1,8 +1,8 @@
 """SETTINGS → RUNNING SERVICE: one process, or workers that share one port and one memory-mapped index.
 
-Each worker listens for itself at the same port, and the kernel deals out the connections: workers that accept from one
-socket leave most of them to whoever wakes first.
-SIGTERM and SIGINT stop the service after the work in hand; SIGHUP opens the model folders again.
+Each worker listens at the same port with a socket of its own (SO_REUSEPORT), and the kernel distributes the
+connections: of workers that share one socket, whichever wakes first takes most of them.
+SIGTERM and SIGINT stop the service after the accepted requests; SIGHUP reloads the model folders.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from longtail.serve.settings import Limits, Settings
 from longtail.serve.wire import Wire
 
 log = logging.getLogger("longtail.serve")
-STOPPING = (signal.SIGINT, signal.SIGTERM)
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-PAUSE = 0.5  # seconds between two looks at the workers
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+POLL_INTERVAL = 0.5  # seconds between two checks of the workers
 
 
-def speak() -> None:
-    """Write to stderr what the service says, and what others warn of."""
+def configure_logging() -> None:
+    """Log to stderr: the service from INFO on, other libraries from WARNING on."""
     logging.basicConfig(format="%(message)s")
     log.setLevel(logging.INFO)
 
@@ -54,7 +54,7 @@ def listen(settings: Settings) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if settings.workers > 1:
             if settings.port and multiprocessing.parent_process() is None:
-                _taken(family, settings)  # workers share the port, but not with another service
+                _check_port_free(family, settings)  # workers share the port, but not with another service
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((settings.host.strip("[]"), settings.port))
     except socket.gaierror as reason:
@@ -69,20 +69,24 @@ def listen(settings: Settings) -> socket.socket:
     return listener
 
 
-def _taken(family: int, settings: Settings) -> None:
-    """Raise an OSError if somebody listens at the port."""
-    with socket.socket(family, socket.SOCK_STREAM) as alone:
-        alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        alone.bind((settings.host.strip("[]"), settings.port))
+def _check_port_free(family: int, settings: Settings) -> None:
+    """Raise an OSError if another process listens at the port."""
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((settings.host.strip("[]"), settings.port))
 
 
 def serve(settings: Settings, listener: socket.socket, *, started: Callable[[], None] = lambda: None) -> int:
-    """Serve until a signal comes; return the exit code. `started` is called when requests are taken."""
-    return _work(settings, listener, started) if settings.workers == 1 else _supervise(settings, listener, started)
+    """Serve until a signal comes; return the exit code. `started` is called when requests are accepted."""
+    return (
+        _serve_in_process(settings, listener, started)
+        if settings.workers == 1
+        else _supervise(settings, listener, started)
+    )
 
 
-def configured(service: Service, limits: Limits) -> uvicorn.Config:
-    """Choose how uvicorn runs the service: quick, silent, nothing that is not needed."""
+def uvicorn_config(service: Service, limits: Limits) -> uvicorn.Config:
+    """Return the configuration of uvicorn: no access log, no websockets, no extra headers."""
     return uvicorn.Config(
         service,
         http=Wire,
@@ -94,39 +98,39 @@ def configured(service: Service, limits: Limits) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=int(limits.stop),
+        timeout_graceful_shutdown=int(limits.shutdown_timeout),
         backlog=1024,
     )
 
 
 class _Server(uvicorn.Server):
-    """A server that ends quietly on a signal and opens its models again on SIGHUP."""
+    """A server that stops gracefully on a signal and reloads its models on SIGHUP."""
 
     def __init__(self, config: uvicorn.Config, started: Callable[[], None], reload: Callable[[], None]) -> None:
         super().__init__(config)
-        self._tell, self._reload = started, reload
+        self._on_started, self._reload = started, reload
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and tell."""
+        """Start, handle SIGHUP, then call `started`."""
         await super().startup(sockets)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         parent = multiprocessing.parent_process()
         if parent is not None:  # a worker ends when its supervisor is killed
             loop.add_reader(parent.sentinel, self.handle_exit, signal.SIGTERM, None)
-        self._tell()
+        self._on_started()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Stop gracefully on a signal, without raising it again afterwards."""
-        with _handling(self.handle_exit):
+        with _signal_handlers(self.handle_exit):
             yield
 
 
 @contextmanager
-def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle the signals that stop a service."""
-    before = {number: signal.signal(number, handler) for number in STOPPING}
+def _signal_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Install a handler of the stop signals; restore the old ones afterwards."""
+    before = {number: signal.signal(number, handler) for number in STOP_SIGNALS}
     try:
         yield
     finally:
@@ -134,27 +138,27 @@ def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
             signal.signal(number, old)
 
 
-def _work(settings: Settings, listener: socket.socket, started: Callable[[], None]) -> int:
+def _serve_in_process(settings: Settings, listener: socket.socket, started: Callable[[], None]) -> int:
     """Serve in this process."""
     service = create_app(settings)
     tasks: set[asyncio.Task[None]] = set()
 
     def reload() -> None:
-        task = asyncio.get_running_loop().create_task(service.shelf.reload(force=True))
+        task = asyncio.get_running_loop().create_task(service.registry.reload(force=True))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
     gc.collect()
-    gc.freeze()  # the model lives as long as the process: the collector need not walk over it
-    _Server(configured(service, settings.limits), started, reload).run([listener])
+    gc.freeze()  # the model lives as long as the process: garbage collection can skip it
+    _Server(uvicorn_config(service, settings.limits), started, reload).run([listener])
     return 0
 
 
 def _worker(settings: Settings, ready: Event) -> None:
     """Serve in a worker process."""
-    speak()
+    configure_logging()
     try:
-        code = _work(settings, listen(settings), ready.set)
+        code = _serve_in_process(settings, listen(settings), ready.set)
     except LongtailError as error:
         log.error("error: %s", error)
         code = error.exit_code
@@ -162,14 +166,14 @@ def _worker(settings: Settings, ready: Event) -> None:
 
 
 def _supervise(settings: Settings, listener: socket.socket, started: Callable[[], None]) -> int:
-    """Keep the workers alive until a signal comes."""
-    for name in THREADS:
-        os.environ.setdefault(name, "1")  # the workers are the threads
+    """Start the workers and restart dead ones, until a signal comes."""
+    for name in THREAD_VARIABLES:
+        os.environ.setdefault(name, "1")  # parallelism comes from the workers
     os.environ[SHARED] = folder = tempfile.mkdtemp(prefix="longtail-metrics-")
-    workers = _Workers(replace(settings, port=listener.getsockname()[1]), folder)  # the listener only keeps the port
+    workers = _Workers(replace(settings, port=listener.getsockname()[1]), folder)  # the listener only reserves the port
     stop: list[int] = []
     try:
-        with _handling(lambda number, _: stop.append(number)):
+        with _signal_handlers(lambda number, _: stop.append(number)):
             signal.signal(signal.SIGHUP, lambda *_: workers.signal(signal.SIGHUP))
             workers.start()
             while not stop and not workers.ready():
@@ -179,9 +183,9 @@ def _supervise(settings: Settings, listener: socket.socket, started: Callable[[]
             if not stop:
                 started()
             while not stop:
-                time.sleep(PAUSE)
-                workers.mend()
-            workers.stop(settings.limits.stop + 5)
+                time.sleep(POLL_INTERVAL)
+                workers.restart_dead()
+            workers.stop(settings.limits.shutdown_timeout + 5)
             return 0
     finally:
         workers.kill()
@@ -198,48 +202,48 @@ class _Workers:
         self._running: list[tuple[BaseProcess, Event]] = []
 
     def start(self) -> None:
-        """Start all."""
+        """Start all workers."""
         for _ in range(self._settings.workers):
-            self._running.append(self._one())
+            self._running.append(self._spawn())
 
-    def _one(self) -> tuple[BaseProcess, Event]:
-        """Start one."""
+    def _spawn(self) -> tuple[BaseProcess, Event]:
+        """Start one worker."""
         ready = self._context.Event()
         process = self._context.Process(target=_worker, args=(self._settings, ready), name="longtail-worker")
         process.start()
         return process, ready
 
     def ready(self) -> bool:
-        """Tell whether all take requests."""
+        """Return whether all workers accept requests."""
         return all(ready.is_set() for _, ready in self._running)
 
     def failed(self) -> int | None:
-        """Return the exit code of one that ended, if any did."""
+        """Return the exit code of a worker that ended, if one did."""
         return next((process.exitcode or 1 for process, _ in self._running if not process.is_alive()), None)
 
-    def mend(self) -> None:
-        """Start dead ones again."""
-        for place, (process, _) in enumerate(self._running):
+    def restart_dead(self) -> None:
+        """Replace dead workers."""
+        for slot, (process, _) in enumerate(self._running):
             if not process.is_alive():
                 log.error("a worker died (exit code %s); another takes its place", process.exitcode)
                 mark_process_dead(process.pid, self._folder)  # type: ignore[no-untyped-call]
-                self._running[place] = self._one()
+                self._running[slot] = self._spawn()
 
     def signal(self, number: int) -> None:
-        """Pass a signal on."""
+        """Send a signal to all workers."""
         for process, _ in self._running:
             if process.is_alive() and process.pid:
                 os.kill(process.pid, number)
 
     def stop(self, seconds: float) -> None:
-        """Let all finish."""
+        """Stop all workers gracefully, with a timeout."""
         self.signal(signal.SIGTERM)
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         for process, _ in self._running:
-            process.join(max(0.0, until - time.monotonic()))
+            process.join(max(0.0, deadline - time.monotonic()))
 
     def kill(self) -> None:
-        """End those that are left."""
+        """Kill the workers that still run."""
         for process, _ in self._running:
             if process.is_alive():
                 process.kill()

@@ -12,28 +12,28 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from longtail.serve.settings import Limits
 
-MOST = Limits()
-# Tab and line breaks are welcome in a text; other control characters are a sign of binary data.
+LIMITS = Limits()
+# Tabs and line breaks are allowed in a text; other control characters are a sign of binary data.
 PRINTABLE = r"^[^\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f]*$"
 ONE_LINE = r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*[^\s\u0000-\u001f\u007f-\u009f\u2028\u2029][^\u0000-\u001f\u007f-\u009f\u2028\u2029]*$"  # noqa: E501
 
 
-def _whole(value: object) -> object:
-    """Take 5.0 for 5, as JSON schema does."""
+def _integer(value: object) -> object:
+    """Accept 5.0 as 5, as JSON Schema does."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Text = Annotated[str, Field(max_length=MOST.length, pattern=PRINTABLE)]
-LabelText = Annotated[str, Field(min_length=1, max_length=MOST.label_length, pattern=ONE_LINE)]
+Text = Annotated[str, Field(max_length=LIMITS.length, pattern=PRINTABLE)]
+LabelText = Annotated[str, Field(min_length=1, max_length=LIMITS.label_length, pattern=ONE_LINE)]
 Name = Annotated[str, Field(max_length=200, pattern=PRINTABLE)]
-LabelId = Annotated[int, Field(ge=0, le=2**31 - 1), BeforeValidator(_whole)]
-Own = Annotated[int, Field(ge=-(2**63), le=2**63 - 1), BeforeValidator(_whole)] | Name
-Count = Annotated[int, Field(ge=1, le=MOST.k), BeforeValidator(_whole)]
-Chosen = Annotated[list[LabelId], Field(max_length=MOST.labels)]
+LabelId = Annotated[int, Field(ge=0, le=2**31 - 1), BeforeValidator(_integer)]
+PointId = Annotated[int, Field(ge=-(2**63), le=2**63 - 1), BeforeValidator(_integer)] | Name
+K = Annotated[int, Field(ge=1, le=LIMITS.k), BeforeValidator(_integer)]
+LabelIds = Annotated[list[LabelId], Field(max_length=LIMITS.labels)]
 
 
 class Request(BaseModel):
-    """A body that is sent to the service."""
+    """The body of a request."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -43,14 +43,16 @@ class Request(BaseModel):
 class PredictRequest(Request):
     """Texts to find labels for."""
 
-    texts: list[Text] = Field(min_length=1, max_length=MOST.texts, description="The texts.", examples=[["sort a list"]])
-    ids: list[Own] | None = Field(None, max_length=MOST.texts, description="Your own ids, as many as texts.")
-    k: Count = Field(5, description="Labels per text.")
+    texts: list[Text] = Field(
+        min_length=1, max_length=LIMITS.texts, description="The texts.", examples=[["sort a list"]]
+    )
+    ids: list[PointId] | None = Field(None, max_length=LIMITS.texts, description="Your own ids, as many as texts.")
+    k: K = Field(5, description="Labels per text.")
     threshold: float | None = Field(None, description="Leave out labels with a lower score.")
-    probabilities: bool = Field(False, description="Scores are shares of such predictions that are right.")
-    allow: Chosen | None = Field(None, description="Only these labels.")
-    deny: Chosen | None = Field(None, description="Never these labels.")
-    details: bool = Field(False, description="Also tell frequency, bin and raw id of each label.")
+    probabilities: bool = Field(False, description="Return calibrated probabilities as scores.")
+    allow: LabelIds | None = Field(None, description="Only these labels.")
+    deny: LabelIds | None = Field(None, description="Never these labels.")
+    details: bool = Field(False, description="Also return frequency, bin and raw id of each label.")
 
 
 class PredictedLabel(BaseModel):
@@ -67,7 +69,7 @@ class PredictedLabel(BaseModel):
 class Prediction(BaseModel):
     """The labels of one text, best first."""
 
-    id: int | str = Field(description="Yours, or the place of the text in the request.")
+    id: int | str = Field(description="Your id, or the position of the text in the request.")
     labels: list[PredictedLabel]
 
 
@@ -96,7 +98,7 @@ class NewLabel(BaseModel):
 class AddRequest(Request):
     """Labels to add; they can be predicted at once."""
 
-    labels: list[NewLabel] = Field(min_length=1, max_length=MOST.labels)
+    labels: list[NewLabel] = Field(min_length=1, max_length=LIMITS.labels)
 
 
 class KnownLabel(BaseModel):
@@ -108,13 +110,13 @@ class KnownLabel(BaseModel):
 
 
 class RemoveRequest(Request):
-    """Labels to take away."""
+    """Labels to remove."""
 
-    labels: list[LabelId | KnownLabel] = Field(min_length=1, max_length=MOST.labels)
+    labels: list[LabelId | KnownLabel] = Field(min_length=1, max_length=LIMITS.labels)
 
 
 class UndoRequest(Request):
-    """Take back the last change of the labels."""
+    """Undo the last change of the labels."""
 
 
 class Label(BaseModel):
@@ -128,7 +130,7 @@ class Label(BaseModel):
 
 
 class LabelsAnswer(BaseModel):
-    """Some labels, and how many there are in all."""
+    """Some labels, and the total number of labels."""
 
     labels: list[Label]
     count: int
@@ -147,7 +149,7 @@ class State(BaseModel):
 
 
 class Details(BaseModel):
-    """Whatever an index tells about itself, a label or a prediction."""
+    """What an index returns about itself, a label or a prediction."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -1,4 +1,4 @@
-"""WISHES → SETTINGS: what the service serves, where, to whom, and how much it takes at once."""
+"""OPTIONS → SETTINGS: which models are served, at which address, to whom, and with which limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OPENER = "longtail.index:Index.load"
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one request and all waiting requests may ask for."""
+    """Limits of one request, and of all waiting requests."""
 
     body: int = 2 * 2**20  # bytes of a request
     texts: int = 1000  # texts of a request
@@ -21,17 +21,17 @@ class Limits:
     label_length: int = 1000  # characters of a new label
     labels: int = 10_000  # labels that one request adds, removes, allows or denies
     k: int = 1000  # labels per text
-    waiting: int = 4096  # texts that wait for their turn before new ones are turned away
-    calls: int = 64  # other questions that wait
-    batch: int = 64  # texts that are predicted together
-    patience: float = 0.0  # seconds that an idle service waits for a batch to fill
-    seconds: float = 30.0  # until a request is given up
-    stop: float = 30.0  # seconds for the work in hand when the service stops
+    waiting: int = 4096  # texts that wait in the queue before new ones are refused
+    calls: int = 64  # other calls that wait in the queue
+    batch_size: int = 64  # texts that are predicted together
+    batch_timeout: float = 0.0  # seconds that an idle service waits for a batch to fill
+    timeout: float = 30.0  # seconds until a request is answered with 504
+    shutdown_timeout: float = 30.0  # seconds to finish accepted requests when the service stops
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One service."""
+    """The settings of one service."""
 
     runs: tuple[Path, ...]  # one model folder, or two to compare
     host: str = "127.0.0.1"
@@ -64,7 +64,7 @@ class Settings:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address is of this machine only; a name other than localhost may be anything.
+    """Return whether an address is a loopback address; a host name other than localhost counts as public.
 
     >>> is_loopback("127.0.0.1"), is_loopback("0.0.0.0"), is_loopback("localhost")
     (True, False, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch import nn
 
 from longtail.errors import DataError
 from longtail.files import read_arrays, write_arrays
-from longtail.training.tables import Adam, Table
+from longtail.parts import Table, below
+from longtail.training.tables import Adam
 
 
 class Checkpoint:
@@ -23,7 +25,7 @@ class Checkpoint:
         self.path, self.identity = path, json.dumps(identity, sort_keys=True)
 
     def save(
-        self, step: int, tables: dict[str, Table], dense: nn.Module, optimiser: Adam,
+        self, step: int, tables: Mapping[str, Table], dense: nn.Module, optimizer: Adam,
         more: dict[str, NDArray[Any]],
     ) -> None:  # fmt: skip
         """Write everything that the next step depends on; `more` is what the loop itself remembers."""
@@ -32,24 +34,24 @@ class Checkpoint:
         for name, table in tables.items():
             arrays |= table.arrays(f"table.{name}")
         arrays |= {f"dense.{name}": value.cpu().numpy() for name, value in dense.state_dict().items()}
-        arrays |= optimiser.arrays("adam")
+        arrays |= optimizer.arrays("adam")
         write_arrays(self.path, {name: np.atleast_1d(array) for name, array in arrays.items()})
 
     def restore(
-        self, tables: dict[str, Table], dense: nn.Module, optimiser: Adam
+        self, tables: Mapping[str, Table], dense: nn.Module, optimizer: Adam
     ) -> tuple[int, dict[str, NDArray[Any]]]:
         """Continue from the file, if there is one; returns the steps that are done and what the loop remembered."""
         if not self.path.exists():
             return 0, {}
-        held = {name: np.array(array) for name, array in read_arrays(self.path).items()}
-        if held["identity"].tobytes() != self.identity.encode():
+        arrays = {name: np.array(array) for name, array in read_arrays(self.path).items()}
+        if arrays["identity"].tobytes() != self.identity.encode():
             raise DataError(
                 "an unfinished run with other settings or data is here", file=self.path.parent,
                 remedy="run it again with the same settings, pass --force to start anew, or choose another --out",
             )  # fmt: skip
         for name, table in tables.items():
-            table.restore(held, f"table.{name}")
+            table.restore(arrays, f"table.{name}")
         shapes = {name: value.shape for name, value in dense.state_dict().items()}
-        dense.load_state_dict({n: torch.from_numpy(held[f"dense.{n}"]).reshape(shape) for n, shape in shapes.items()})
-        optimiser.restore(held, "adam")
-        return int(held["step"][0]), {n.removeprefix("more."): held[n] for n in held if n.startswith("more.")}
+        dense.load_state_dict({n: torch.from_numpy(arrays[f"dense.{n}"]).reshape(shape) for n, shape in shapes.items()})
+        optimizer.restore(arrays, "adam")
+        return int(arrays["step"][0]), below(arrays, "more.")

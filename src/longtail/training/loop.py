@@ -9,115 +9,87 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from longtail.errors import ResourceError
-from longtail.files import matrix_arrays, matrix_of
+from longtail.parts import below
 from longtail.training.checkpoint import Checkpoint
 from longtail.training.logs import Log
-from longtail.training.settings import Training
-from longtail.training.tables import Adam, Table
-from longtail.types import LabelMatrix, Progress
+from longtail.training.network import TrainedNetwork
+from longtail.training.settings import LoopSettings
+from longtail.training.tables import Adam
 
 Validate = Callable[[], dict[str, float]]
 
 
-class Trained(Protocol):
-    """What the loop trains."""
-
-    mined: LabelMatrix | None
-
-    @property
-    def tables(self) -> dict[str, Table]:
-        """The tables that are changed row by row."""
-
-    @property
-    def dense(self) -> nn.Module:
-        """The small parameters that every step changes."""
-
-    def loss(self, points: NDArray[np.int64], draw: np.random.Generator, part: float) -> Tensor:
-        """Gather what the points need and compute their loss."""
-
-    def mine(self) -> None:
-        """Look for hard negatives."""
+def run_loop(
+    network: TrainedNetwork, name: str, settings: LoopSettings, *, patience: int | None = None,
+    validate: Validate | None = None,
+) -> None:  # fmt: skip
+    """Run a stage, from its checkpoint if there is one."""
+    fit, checkpoint = network.fit, None
+    if fit.scratch is not None:
+        identity = {"recipe": fit.recipe.dump(), "data": fit.fingerprint, "stage": name}
+        checkpoint = Checkpoint(fit.scratch / f"{name}.safetensors", identity)
+    Loop(network, settings, patience=patience).run(name, checkpoint=checkpoint, validate=validate)
 
 
 class Loop:
     """One run of the loop, with what it remembers between steps."""
 
-    def __init__(
-        self, network: Trained, points: int, settings: Training, *, seed: int, similar: NDArray[np.int64] | None = None
-    ) -> None:
-        self.network, self.points, self.settings, self.seed, self.similar = network, points, settings, seed, similar
-        alone = points > settings.batch > 1 and points % settings.batch == 1
+    def __init__(self, network: TrainedNetwork, settings: LoopSettings, *, patience: int | None = None) -> None:
+        self.network, self.settings, self.seed, self.patience = network, settings, network.fit.seed, patience
+        points = len(network.points.inputs)
+        alone = points > settings.batch_size > 1 and points % settings.batch_size == 1
         # A last point that would be alone joins the batch before it: batch norms need two.
-        self.per_epoch = math.ceil(points / settings.batch) - alone
-        self.epochs = max(settings.epochs, math.ceil(settings.least / self.per_epoch))
+        self.per_epoch = math.ceil(points / settings.batch_size) - alone
+        self.epochs = max(settings.epochs, math.ceil(settings.min_steps / self.per_epoch))
         self.total = self.epochs * self.per_epoch
-        self.optimiser = Adam(network.dense.parameters())
+        self.optimizer = Adam(network.dense.parameters())
         self.best, self.stale, self.kept = -math.inf, 0, dict[str, NDArray[Any]]()
 
-    def run(
-        self,
-        *,
-        name: str = "training",
-        checkpoint: Checkpoint | None = None,
-        folder: Path | None = None,
-        progress: Progress | None = None,
-        validate: Validate | None = None,
-        refresh: int = 0,
-    ) -> None:
-        """Train until the last epoch, or until held-out points say that it is enough; from the checkpoint if any."""
-        fabric = fabric_of(self.settings)
+    def run(self, name: str, *, checkpoint: Checkpoint | None = None, validate: Validate | None = None) -> None:
+        """Train until the last epoch, or until validation says that it is enough; from the checkpoint if any."""
+        network, settings, fit = self.network, self.settings, self.network.fit
+        fabric = fabric_of(settings)
         done = self._resume(checkpoint)
+        order_of_epoch = settings.order.build(fit)
         saved, order, losses = time.monotonic(), np.zeros(0, np.int64), list[float]()
-        network, settings = self.network, self.settings
         network.dense.train()
-        with Log(folder, name, done=done, tensorboard=settings.tensorboard) as log:
+        with Log(fit.scratch, name, done=done, tensorboard=settings.tensorboard) as log:
             for step in range(done, self.total):
                 epoch, place = divmod(step, self.per_epoch)
                 if place == 0 or len(order) == 0:
-                    order = self._order(epoch)
-                    if refresh and place == 0 and epoch and epoch % refresh == 0:
-                        network.mine()
+                    order = order_of_epoch(np.random.default_rng([self.seed, 1, epoch]))
+                if place == 0:
+                    network.on_epoch(epoch)
                 factor = rate_factor(settings, step, self.total)
-                first, last_of_epoch = place * settings.batch, place + 1 == self.per_epoch
-                some = order[first:] if last_of_epoch else order[first : first + settings.batch]
-                losses.append(self._step(fabric, some, step, factor))
+                first, last_of_epoch = place * settings.batch_size, place + 1 == self.per_epoch
+                rows = order[first:] if last_of_epoch else order[first : first + settings.batch_size]
+                losses.append(self._step(fabric, rows, step, factor))
                 enough = False
                 if last_of_epoch:
                     measured = validate() if validate else {}
-                    log.note(epoch + 1, step + 1, float(np.mean(losses)), settings.rate * factor, measured)
+                    log.note(epoch + 1, step + 1, float(np.mean(losses)), settings.learning_rate * factor, measured)
                     losses.clear()
                     enough = self._enough(measured)
-                if progress:
-                    progress(f"{name}, epoch {epoch + 1} of {self.epochs}", step + 1, self.total)
+                if fit.progress:
+                    fit.progress(f"{name}, epoch {epoch + 1} of {self.epochs}", step + 1, self.total)
                 last = enough or step + 1 == self.total
                 if checkpoint and (last or time.monotonic() - saved >= settings.save_seconds):
                     at = self.total if last else step + 1
-                    checkpoint.save(at, network.tables, network.dense, self.optimiser, self._remembered())
+                    checkpoint.save(at, network.tables, network.dense, self.optimizer, self._remembered())
                     saved = time.monotonic()
                 if enough:
                     break
         self._restore_best()
         network.dense.eval()
 
-    def _order(self, epoch: int) -> NDArray[np.int64]:
-        """Shuffle the points, or groups of similar points."""
-        draw = np.random.default_rng([self.seed, 1, epoch])
-        if self.similar is None:
-            return draw.permutation(self.points)
-        shifted = np.roll(self.similar, -int(draw.integers(0, self.settings.clustered)))
-        groups = np.array_split(shifted, math.ceil(self.points / self.settings.clustered))
-        return np.concatenate([groups[place] for place in draw.permutation(len(groups))])
-
-    def _step(self, fabric: Any, some: NDArray[np.int64], step: int, factor: float) -> float:
+    def _step(self, fabric: Any, rows: NDArray[np.int64], step: int, factor: float) -> float:
         """Change the weights by the gradient of one batch."""
         settings, network = self.settings, self.network
         number = (self.seed << 32) + step
@@ -125,34 +97,32 @@ class Loop:
         if torch.cuda.is_available():
             torch.cuda.manual_seed_all(number)
         with fabric.autocast():
-            loss = network.loss(some, np.random.default_rng([self.seed, 2, step]), step / self.total)
+            loss = network.loss(rows, np.random.default_rng([self.seed, 2, step]), step / self.total)
         value = float(loss.detach())
         if not math.isfinite(value):
             raise ResourceError(
-                f"the loss is {value} at step {step + 1} of {self.total} with rate {settings.rate * factor:.2g}; "
-                f"try --set training.rate={settings.rate / 4:g}"
+                f"the loss is {value} at step {step + 1} of {self.total} with the rate {settings.learning_rate * factor:.2g}; "
+                f"try --set training.learning_rate={settings.learning_rate / 4:g}"
             )
-        self.optimiser.clear()
+        self.optimizer.clear()
         fabric.backward(loss)
         for table in network.tables.values():
-            table.step(settings.rate * factor, step + 1)
-        self.optimiser.step(settings.dense_rate * factor)
+            table.step(settings.learning_rate * factor, step + 1)
+        self.optimizer.step(settings.dense_learning_rate * factor)
         return value
 
     def _enough(self, measured: dict[str, float]) -> bool:
-        """Keep the weights if they are the best so far; tell whether patience is over."""
-        if self.settings.patience is None or not measured:
+        """Keep the weights if they are the best so far; return whether patience is over."""
+        if self.patience is None or not measured:
             return False
         value = next(iter(measured.values()))
         if value > self.best:
             self.best, self.stale = value, 0
-            self.kept = {
-                f"table.{name}": table.values.cpu().numpy().copy() for name, table in self.network.tables.items()
-            }
+            self.kept = {f"table.{name}": t.values.cpu().numpy().copy() for name, t in self.network.tables.items()}
             self.kept |= {f"dense.{n}": v.cpu().numpy().copy() for n, v in self.network.dense.state_dict().items()}
         else:
             self.stale += 1
-        return self.stale >= self.settings.patience
+        return self.stale >= self.patience
 
     def _restore_best(self) -> None:
         """Go back to the best weights, where they were kept."""
@@ -160,30 +130,28 @@ class Loop:
             return
         for name, table in self.network.tables.items():
             table.values.copy_(torch.from_numpy(np.array(self.kept[f"table.{name}"])))
-        state = self.network.dense.state_dict()
-        for name, value in state.items():
+        for name, value in self.network.dense.state_dict().items():
             value.copy_(torch.from_numpy(np.array(self.kept[f"dense.{name}"])).reshape(value.shape))
 
     def _remembered(self) -> dict[str, NDArray[Any]]:
         """Name what the next step depends on besides weights."""
-        held: dict[str, NDArray[Any]] = {"best": np.array([self.best, self.stale])}
-        held |= {f"kept.{name}": array for name, array in self.kept.items()}
-        return held if self.network.mined is None else held | matrix_arrays("mined", self.network.mined)
+        arrays: dict[str, NDArray[Any]] = {"best": np.array([self.best, self.stale])}
+        arrays |= {f"kept.{name}": array for name, array in self.kept.items()}
+        return arrays | {f"sampler.{name}": array for name, array in self.network.state().items()}
 
     def _resume(self, checkpoint: Checkpoint | None) -> int:
         """Continue from the checkpoint; returns the steps that are done."""
         if checkpoint is None:
             return 0
-        done, more = checkpoint.restore(self.network.tables, self.network.dense, self.optimiser)
+        done, more = checkpoint.restore(self.network.tables, self.network.dense, self.optimizer)
         if more:
             self.best, self.stale = float(more["best"][0]), int(more["best"][1])
-            self.kept = {name.removeprefix("kept."): more[name] for name in more if name.startswith("kept.")}
-        if "mined.indptr" in more:
-            self.network.mined = matrix_of(more, "mined")
+            self.kept = below(more, "kept.")
+            self.network.restore(below(more, "sampler."))
         return done
 
 
-def fabric_of(settings: Training) -> Any:
+def fabric_of(settings: LoopSettings) -> Any:
     """Set up device and precision."""
     import logging  # noqa: PLC0415
 
@@ -193,16 +161,16 @@ def fabric_of(settings: Training) -> Any:
     return Fabric(accelerator=settings.device, devices=1, precision=settings.precision)
 
 
-def rate_factor(settings: Training, step: int, total: int) -> float:
-    """Scale the rate: up during the warm-up, then down to zero, or as the schedule says.
+def rate_factor(settings: LoopSettings, step: int, total: int) -> float:
+    """Scale the learning rate: up during the warm-up, then down to zero, or as the schedule says.
 
-    >>> [round(rate_factor(Training(warmup=0.5), step, 4), 2) for step in range(4)]
+    >>> [round(rate_factor(LoopSettings(warmup=0.5), step, 4), 2) for step in range(4)]
     [0.5, 1.0, 1.0, 0.5]
-    >>> [rate_factor(Training(schedule="step", halved=0.5), step, 4) for step in range(4)]
+    >>> [rate_factor(LoopSettings(schedule="step", decay_every=0.5), step, 4) for step in range(4)]
     [1.0, 1.0, 0.5, 0.5]
     """
     if settings.schedule == "step":
-        return 0.5 ** math.floor(step / (settings.halved * total))
+        return 0.5 ** math.floor(step / (settings.decay_every * total))
     rising = settings.warmup * total
     if settings.schedule == "onecycle":  # from a tenth up and down to 1e-5, both along a cosine
         low, part = (0.1, step / max(rising, 1)) if step < rising else (1e-5, (step - rising) / max(total - rising, 1))

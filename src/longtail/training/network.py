@@ -1,10 +1,10 @@
-"""ENCODER + SHORTLIST + LABEL ROWS + LOSS → NETWORK: what the loop trains, and what it leaves behind as an index."""
+"""TOWER + OBJECTIVES → NETWORK: what the loop trains, and what it leaves behind as a scorer."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -12,318 +12,246 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
-from longtail.augment.mixed import Mixed, Mixer
-from longtail.classifiers.linear import Linear
-from longtail.data.sequences import Sequences
-from longtail.data.tokens import Words
-from longtail.encoders.encoding import BagEncoding, Encoding, OrderedEncoding
-from longtail.encoders.inputs import Bags, Inputs
-from longtail.encoders.modules import Noise, Residual, encoder_of
-from longtail.labels.tree import Clusters
-from longtail.losses import LOSSES, binary_cross_entropy_mean
-from longtail.recipe import Part
-from longtail.shortlists.exact import top_products, unit
-from longtail.shortlists.meta import Meta, MetaGuide
-from longtail.shortlists.pool import Everything, Pool
-from longtail.shortlists.vectors import VectorIndex
-from longtail.training.settings import Training
-from longtail.training.tables import Table
-from longtail.types import Floats, LabelMatrix, rows_of
+from longtail.errors import RecipeError
+from longtail.parts import (
+    Arrays,
+    Batch,
+    Fit,
+    FrozenTower,
+    Inputs,
+    Noise,
+    Objective,
+    Points,
+    Prepared,
+    Scorer,
+    States,
+    Step,
+    Table,
+    Tower,
+    below,
+)
+from longtail.training.noise import StoredNoise
+from longtail.training.settings import LoopSettings
+from longtail.training.tables import LocalTable
+from longtail.types import Floats, LabelMatrix
 
-CHUNK = 4096  # texts encoded at once outside of training
-
-
-@dataclass(frozen=True, eq=False)
-class Points:
-    """The training points as numbers, and the texts of the labels."""
-
-    inputs: Inputs
-    targets: LabelMatrix  # (N, L), soft values allowed
-    excluded: LabelMatrix  # (N, L) pairs that must not be learnt from
-    weights: Floats  # (N,)
-    vocabulary: Words | Sequences
-    names: Inputs | None = None  # (L,)
+CHUNK = 4096  # texts that are encoded at once outside of training
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """What a network is made of."""
+class Scored:
+    """The scores of a batch against its candidates, and what they should be."""
 
-    encoder: Part
-    shortlist: Part
-    classifier: Linear
-    loss: str
-    training: Training
-    frozen: tuple[str, ...] = ()  # tables, or the encoder, that stay as they are
-    mixers: Sequence[Mixer] = ()
-    replace: Callable[[NDArray[Any], np.random.Generator], NDArray[Any]] | None = None
-    clusters: Clusters | None = None
-    mined: sp.csr_array | None = field(default=None)  # (N, L) hard negatives
+    scores: Tensor  # (B, K)
+    targets: Tensor  # (B, K)
+    mask: Tensor | None  # (B, K) False where a pair must not be learnt from
 
 
-class Dense(nn.Module):
-    """The small parameters that every step changes."""
+class Term:
+    """One objective made ready: head, sampler, classifier and loss."""
 
-    def __init__(self, plan: Plan, *, seed: int) -> None:
-        super().__init__()
-        self.encoder = encoder_of(plan.encoder, seed=seed)
-        self.noise = Noise(seed)
-        self.head: Residual | None = self.encoder.head(self.noise)
-        self.log_scale = nn.Parameter(
-            torch.tensor([math.log(plan.classifier.scale) if plan.classifier.cosine else 0.0])
-        )
-        self.meta_head: Residual | None = None
-        self.meta_rows: nn.Linear | None = None
-        if isinstance(plan.shortlist, Meta) and plan.clusters is not None:
-            if plan.shortlist.framework == "synchronised":
-                self.meta_head = self.encoder.head(self.noise)
-            self.meta_rows = nn.Linear(vector_size(plan.encoder), len(plan.clusters))
-            nn.init.xavier_uniform_(self.meta_rows.weight)
-            nn.init.zeros_(self.meta_rows.bias)
+    def __init__(self, objective: Objective, network: TrainedNetwork) -> None:
+        self.objective, self.network = objective, network
+        width = network.width
+        self.partition = network.partition if objective.over == "clusters" else None
+        labels = network.points.targets.shape[1] if self.partition is None else len(self.partition)
+        self.head = None if objective.head is None else objective.head.build(width, network)
+        self.sampler = objective.sampler.build(network)
+        self.classifier = objective.classifier.build(labels, width, network)
 
+    def modules(self) -> dict[str, nn.Module]:
+        """Name the parameters that every step changes."""
+        modules = {"head": self.head, "classifier": self.classifier.module}
+        return {name: module for name, module in modules.items() if isinstance(module, nn.Module)}
 
-class Network:
-    """An encoder with label rows, scored against the shortlist of each batch."""
+    def __call__(self, batch: Batch, states: Callable[[], States], step: Step) -> Tensor:
+        """Compute the weighted loss of a batch."""
+        scored = self.scored(batch, states, step)
+        weights = torch.from_numpy(batch.weights).to(self.network.device)
+        return self.objective.weight * self.objective.loss(scored.scores, scored.targets, scored.mask, weights)
 
-    def __init__(self, plan: Plan, points: Points, vectors: Floats, *, seed: int, device: str = "cpu") -> None:
-        self.plan, self.points, self.device = plan, points, torch.device(device)
-        self.dense = Dense(plan, seed=seed).to(self.device)
-        self.dense.encoder.requires_grad_("encoder" not in plan.frozen)
-        self.mined = plan.mined
-        optimiser = plan.training.optimiser
-        rows = self._start_rows(vectors, seed)
-        self.tables = {
-            "words": Table(torch.from_numpy(vectors).to(self.device), optimiser, "words" in plan.frozen),
-            "labels": Table(torch.from_numpy(rows).to(self.device), optimiser, "labels" in plan.frozen),
-        }
-        if plan.classifier.bias:
-            count, each = len(rows), points.targets.nnz / max(len(points.inputs), 1)
-            rare = -math.log(max(count, 2) / max(each, 1)) if isinstance(plan.shortlist, Everything) else 0.0
-            self.tables["bias"] = Table(torch.full((count,), rare, device=self.device), optimiser)
+    def scored(self, batch: Batch, states: Callable[[], States], step: Step) -> Scored:
+        """Score a batch against its candidates, once a step."""
+        if self not in step.memory:
+            step.memory[self] = self._scored(batch, states, step)
+        scored: Scored = step.memory[self]
+        return scored
 
-    def _start_rows(self, vectors: Floats, seed: int) -> Floats:
-        """Start label rows from their texts, the mean of their points, both or nothing."""
-        classifier, points = self.plan.classifier, self.points
-        count, dim = points.targets.shape[1], vector_size(self.plan.encoder)
-        if classifier.start == "random":
-            limit = math.sqrt(6 / (count + dim))
-            return np.random.default_rng([seed, 5]).uniform(-limit, limit, (count, dim)).astype(np.float32)
-        rows = np.zeros((count, dim), np.float32)
-        if isinstance(points.inputs, Bags) and classifier.start in ("points", "both"):
-            means = sp.csr_array(points.targets.T) @ points.inputs.matrix  # (L, V), sparse: the words of its points
-            rows += unit(np.asarray(means @ vectors, np.float32))
-        if isinstance(points.names, Bags) and classifier.start in ("text", "both"):
-            rows += unit(np.asarray(points.names.matrix @ vectors, np.float32))
-        return rows / np.float32(2) if classifier.start == "both" or classifier.text else rows
-
-    def loss(self, points: NDArray[np.int64], draw: np.random.Generator, part: float = 1.0) -> Tensor:
-        """Gather the words and labels of a batch and compute its loss; `part` of the training is done."""
-        plan, data = self.plan, self.points
-        inputs, targets = data.inputs.take(points), data.targets[points]
-        if plan.replace is not None:
-            inputs = inputs.replaced(lambda ids: plan.replace(ids, draw))  # type: ignore[misc]
-        mixes = []
-        for mixer in plan.mixers:
-            mixed = mixer.draw(targets, draw)
-            targets = mixed.targets
-            mixes.append(mixed)
-            if mixed.followed is not None and data.names is not None:
-                inputs = inputs.followed(data.names, mixed.followed)
-        excluded = data.excluded[points]
-        with_text = plan.classifier.text and data.names is not None
-        pool = None
-        if not isinstance(plan.shortlist, Meta):
-            pool = self._pool(points, targets, draw)
-        partners = [data.names.take(np.maximum(m.labels, 0)) for m in mixes if m.labels is not None and data.names]
-        texts = data.names.take(pool) if with_text and pool is not None and data.names is not None else None
-        used = [inputs.words(), *(part.words() for part in partners), *([texts.words()] if texts else [])]
-        words = np.unique(np.concatenate(used))
-        vectors = self.tables["words"].gather(words)
-        embedded = self.dense.encoder.embed(inputs, words, vectors)
-        for mixed in mixes:
-            embedded = self._mixed(embedded, mixed, partners, words, vectors)
-        encoded = self.dense.encoder(embedded, draw)
-        weights = torch.from_numpy(data.weights[points]).to(self.device)
-        counted, extra = None, None
-        if pool is None:
-            pool, counted, extra = self._by_clusters(encoded, targets, excluded, weights, draw)
-            encoded = encoded.detach() if self._detached(part) else encoded
-        scores = self._scores(encoded, pool, texts, words, vectors, draw)
+    def _scored(self, batch: Batch, states: Callable[[], States], step: Step) -> Scored:
+        targets, excluded = batch.targets, batch.excluded
+        if self.partition is not None:
+            targets = self.partition.targets(targets)
+            excluded = without(self.partition.targets(excluded), targets)  # a cluster with a positive is one
+            batch = Batch(batch.rows, batch.inputs, targets, excluded, batch.weights)
+        candidates = self.sampler.propose(batch, states, step)
+        labels, mask, device = candidates.labels, candidates.mask, self.network.device
+        detached = step.progress < self.objective.detach
+        scores = self.scores(states().detach() if detached else states(), labels, step)
         if excluded.nnz:
-            allowed = spread(excluded, pool, self.device) == 0
-            counted = allowed if counted is None else counted & allowed
-        wanted = spread(targets, pool, self.device)
-        loss = LOSSES[plan.loss](scores, wanted, counted, weights)
-        return loss if extra is None else loss + extra
+            allowed = to_dense(excluded, labels, device) == 0
+            mask = allowed if mask is None else mask & allowed
+        return Scored(scores, to_dense(targets, labels, device), mask)
 
-    def _pool(self, points: NDArray[np.int64], targets: LabelMatrix, draw: np.random.Generator) -> NDArray[np.int64]:
-        """Choose the labels that the batch is scored against."""
-        if isinstance(self.plan.shortlist, Pool):
-            return self.plan.shortlist.labels(targets, draw, None if self.mined is None else self.mined[points])
-        return np.arange(targets.shape[1])
+    def scores(self, states: States, labels: NDArray[np.int64], step: Step) -> Tensor:
+        """Score encoded points against labels: (B, K)."""
+        states = self._headed(states, step)
+        names, wanted = self.network.points.names, self.classifier.texts(labels)
+        if names is None or wanted is None:
+            return self.classifier(states, labels, None, step)
+        texts = self.network.states(names.take(wanted), step.plain())
+        if self.classifier.texts_through_head:
+            texts = self._headed(texts, step)
+        return self.classifier(states, labels, texts, step)
 
-    def _mixed(
-        self, embedded: Tensor, mixed: Mixed, partners: list[Any], words: NDArray[np.int64], vectors: Tensor
-    ) -> Tensor:
-        """Mix the embedding of each point with that of its partner."""
-        if mixed.share is None:
-            return embedded
-        if mixed.labels is not None:
-            others = self.dense.encoder.embed(partners.pop(0), words, vectors)
-        else:
-            others = embedded[torch.from_numpy(mixed.points).to(self.device)]
-        share = torch.from_numpy(mixed.share).to(self.device).reshape(-1, *[1] * (embedded.dim() - 1))
-        mixture: Tensor = share * embedded + (1 - share) * others
-        return mixture
+    def _headed(self, states: States, step: Step) -> States:
+        """Pass pooled vectors through the head."""
+        return states if self.head is None else States(self.head(states.pooled, step), states.tokens, states.mask)
 
-    def _scores(
-        self, encoded: Tensor, pool: NDArray[np.int64], texts: Inputs | None, words: NDArray[np.int64],
-        vectors: Tensor, draw: np.random.Generator,
-    ) -> Tensor:  # fmt: skip
-        """Score a batch against its pool: (B, K)."""
-        classifier, dense = self.plan.classifier, self.dense
-        rows = self.tables["labels"].gather(pool)
-        encoded = self._headed(encoded, draw)
-        if texts is not None:
-            names = dense.encoder(dense.encoder.embed(texts, words, vectors), draw)
-            rows = rows + (self._headed(names, draw) if classifier.text == "head" else names)
-        if classifier.cosine:
-            encoded, rows = functional.normalize(encoded), functional.normalize(rows)
-            encoded = encoded * dense.log_scale.exp()
-        scores = dense.noise.drop(encoded, classifier.dropout, draw) @ rows.T
-        return scores + self.tables["bias"].gather(pool) if "bias" in self.tables else scores
+    def freeze(self, tower: FrozenTower | None = None) -> Scorer:
+        """Give what is served of this objective, without what its sampler proposes."""
+        network = self.network
+        tower = tower or network.frozen_tower()
+        head = None if self.head is None else self.head.freeze()
+        names = None
+        inputs, through = network.points.names, self.classifier.texts_through_head
+        if inputs is not None and self.partition is None:
 
-    def _headed(self, vectors: Tensor, draw: np.random.Generator) -> Tensor:
-        """Pass vectors through the head, with the encoder's dropout."""
-        if self.dense.head is None:
-            return vectors
-        share = self.dense.encoder.settings.dropout
-        relu = self.dense.head.activation == "relu"  # Astec drops behind the layer, InceptionXML before it
-        out: Tensor = self.dense.head(vectors, draw, 0.0 if relu else share, share if relu else 0.0)
-        return out
+            def names(some: slice) -> Floats:
+                vectors = tower.encode_inputs(inputs.take(np.arange(some.start, some.stop)))
+                return head(vectors) if through and head is not None else vectors
 
-    def _detached(self, part: float) -> bool:
-        """Tell whether the label rows are still kept from changing the encoder."""
-        meta = self.plan.shortlist
-        return isinstance(meta, Meta) and meta.framework == "synchronised" and part < meta.detached
+        return self.classifier.freeze(tower, head, names)
 
-    def _by_clusters(
-        self, encoded: Tensor, targets: LabelMatrix, excluded: LabelMatrix, weights: Tensor, draw: np.random.Generator
-    ) -> tuple[NDArray[np.int64], Tensor, Tensor]:
-        """Score the clusters; give the union of all candidates, which of them each point sees, and a loss."""
-        meta, clusters, dense = self.plan.shortlist, self.plan.clusters, self.dense
-        assert isinstance(meta, Meta)
-        assert clusters is not None
-        assert dense.meta_rows is not None
-        share = dense.encoder.settings.dropout
-        vectors = encoded if dense.meta_head is None else dense.meta_head(encoded, draw, share)
-        scores = dense.meta_rows(dense.noise.drop(vectors, meta.dropout, draw))
-        every = np.arange(len(clusters))
-        wanted = spread(clusters.targets(targets), every, self.device)
-        counted = None
-        if excluded.nnz:  # a cluster that holds an excluded label is wrong for nobody
-            counted = (wanted > 0) | (spread(clusters.targets(excluded), every, self.device) == 0)
-        loss = binary_cross_entropy_mean(scores, wanted, counted, weights)
-        with torch.no_grad():
-            # Positives are lifted above every score, so that their clusters are always chosen.
-            lifted = torch.sigmoid(scores.float()) + (wanted > 0)
-            top = min(meta.top, len(clusters))
-            chosen = torch.zeros_like(lifted, dtype=torch.bool)
-            chosen.scatter_(1, lifted.topk(top, dim=1).indices, True)
-            chosen |= wanted > 0
-        pool = self._union(chosen.cpu().numpy(), wanted.cpu().numpy() > 0, meta.most)
-        own = torch.from_numpy(clusters.of[pool].astype(np.int64)).to(self.device)
-        return pool, chosen[:, own], loss
 
-    def _union(self, chosen: NDArray[np.bool_], wanted: NDArray[np.bool_], most: int) -> NDArray[np.int64]:
-        """List the labels of the chosen clusters, those of positives first, then those that most points chose."""
-        clusters = self.plan.clusters
-        assert clusters is not None
-        votes = chosen.sum(axis=0) + len(chosen) * wanted.any(axis=0)
-        order = np.argsort(-votes, kind="stable")[: int((votes > 0).sum())]
-        sizes = np.diff(clusters.starts)[order]
-        needed = int(wanted.any(axis=0).sum())
-        kept = max(int(np.searchsorted(np.cumsum(sizes), most, "right")), needed)
-        labels = clusters.labels_of(np.sort(order[:kept])[None]).ravel()
-        return np.sort(labels[labels >= 0]).astype(np.int64)
+class TrainedNetwork:
+    """A tower and the objectives that it is trained for."""
 
-    @torch.no_grad()
-    def vectors_of(self, inputs: Inputs) -> Floats:
-        """Encode texts up to the head, outside of training."""
-        encoding = self.encoding()
-        found = []
-        for start in range(0, len(inputs), CHUNK):
-            rows = np.arange(start, min(start + CHUNK, len(inputs)))
-            found.append(encoding.encode(inputs.take(rows)))  # type: ignore[arg-type]
-        return np.concatenate(found)
+    def __init__(
+        self, fit: Fit, objectives: Sequence[Objective], settings: LoopSettings, *,
+        points: Points | None = None, augmentations: Sequence[Prepared] = (), tower: Tower | None = None,
+        frozen: bool = False,
+    ) -> None:  # fmt: skip
+        self.fit, self.settings, self.frozen = fit, settings, frozen
+        self.points = fit.points if points is None else points
+        self.augmentations = augmentations
+        self.device = device_of(settings)
+        self.noise: Noise = StoredNoise(fit.seed)
+        torch.manual_seed(fit.seed)
+        self.tower: Tower = fit.recipe.encoder.build(fit.start, self)
+        if tower is not None:
+            self.tower.take_over(tower)
+        self.width: int = fit.recipe.encoder.width
+        self.terms: list[Term] = []
+        for objective in objectives:
+            self.terms.append(Term(objective, self))
+        self.tower.module.requires_grad_(not frozen)
+        self.dense = nn.ModuleDict({"tower": self.tower.module})
+        for place, term in enumerate(self.terms):
+            self.dense.update({f"{name}{place}": module for name, module in term.modules().items()})
+        self.dense.to(self.device)
+        self.tables: dict[str, Table] = dict(self.tower.tables)
+        for place, term in enumerate(self.terms):
+            self.tables |= {f"{name}{place}": table for name, table in term.classifier.tables.items()}
 
-    def mine(self) -> None:
-        """Find the best wrong labels of each point as the network stands."""
-        shortlist = self.plan.shortlist
-        assert isinstance(shortlist, Pool)
-        index, data = self.index(), self.points
-        held = []
-        for start in range(0, len(data.inputs), CHUNK):
-            rows = np.arange(start, min(start + CHUNK, len(data.inputs)))
-            positives = data.targets[rows]
-            labels, _ = top_products(
-                index.encode(data.inputs.take(rows)), index.labels, shortlist.mined, bias=index.bias
-            )
-            found = rows_of(labels, np.ones(labels.shape), positives.shape[1])
-            found = sp.csr_array(found - found.multiply((positives + data.excluded[rows]) > 0))
-            found.eliminate_zeros()
-            held.append(found)
-        self.mined = sp.csr_array(sp.vstack(held))
+    def table(self, values: Any, *, frozen: bool = False) -> LocalTable:
+        """Make a table whose rows are trained as the settings say."""
+        return LocalTable(torch.from_numpy(np.array(values)).to(self.device), self.settings.optimizer, frozen)
 
-    def encoding(self) -> Encoding:
-        """Give the encoder as arrays."""
-        vectors = self.tables["words"].values.cpu().numpy()
-        settings, vocabulary = self.plan.encoder, self.points.vocabulary
-        if isinstance(vocabulary, Words):
-            return BagEncoding(vocabulary, vectors, bool(getattr(settings, "relu", False)))
-        layers = {name: value.cpu().numpy().copy() for name, value in self.dense.encoder.state_dict().items()}
-        return OrderedEncoding(vocabulary, vectors, settings, layers)  # type: ignore[arg-type]
+    @property
+    def partition(self) -> Any:
+        """The clusters of the labels that a sampler has made."""
+        found = [term.sampler.partition for term in self.terms if term.sampler.partition is not None]
+        if not found:
+            raise RecipeError(f"{self.fit.recipe.name}: an objective over clusters needs a sampler that makes them")
+        return found[0]
+
+    def over(self, name: str) -> Term:
+        """Return the objective over something else than labels."""
+        return next(term for term in self.terms if term.objective.over == name)
+
+    def loss(self, rows: NDArray[np.int64], draw: np.random.Generator, progress: float = 1.0) -> Tensor:
+        """Compute the loss of some points; `progress` is the share of the steps that is done."""
+        step = Step(draw, progress, self, self.augmentations)
+        batch: Batch = step.apply("batch", step.apply("words", self.points.take(rows)))
+        encoded: list[States] = []  # when a sampler or a classifier first asks: a pool is drawn before
+
+        def states() -> States:
+            if not encoded:
+                encoded.append(self.states(batch.inputs, step))
+            return encoded[0]
+
+        return reduce(torch.add, [term(batch, states, step) for term in self.terms])
+
+    def states(self, inputs: Inputs, step: Step) -> States:
+        """Encode texts."""
+        states: States = step.apply("states", self.tower(inputs, step))
+        return states
+
+    def on_epoch(self, epoch: int) -> None:
+        """Let samplers mine or cluster again."""
+        for term in self.terms:
+            term.sampler.on_epoch(epoch, self)
+
+    def state(self) -> Arrays:
+        """Name what samplers remember."""
+        return {f"{i}.{name}": a for i, term in enumerate(self.terms) for name, a in term.sampler.state().items()}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Let samplers take what they remembered from a checkpoint."""
+        for place, term in enumerate(self.terms):
+            term.sampler.restore(below(arrays, f"{place}."))
+
+    def frozen_tower(self) -> FrozenTower:
+        """Give the tower as it is served."""
+        return self.tower.freeze(self.fit.tokenizer)
+
+    def vectors(self, inputs: Inputs) -> Floats:
+        """Encode texts outside of training, up to the heads."""
+        tower, blocks = self.frozen_tower(), range(0, len(inputs), CHUNK)
+        parts = [tower.encode_inputs(inputs.take(np.arange(i, min(i + CHUNK, len(inputs))))) for i in blocks]
+        return np.concatenate(parts)
 
     @torch.no_grad()
-    def index(self) -> VectorIndex:
-        """Turn what was learnt into arrays that score without torch."""
-        classifier, dense = self.plan.classifier, self.dense
-        training = dense.training
-        head = dense.head.frozen() if dense.head is not None else None
-        rows = self.tables["labels"].values.cpu().numpy().copy()
-        blank = np.zeros(len(rows), np.float32)
-        index = VectorIndex(self.encoding(), head, rows, blank, cosine=False)
-        if classifier.text and self.points.names is not None:
-            for start in range(0, len(rows), CHUNK):
-                some = np.arange(start, min(start + CHUNK, len(rows)))
-                names = self.points.names.take(some)
-                rows[some] += index.encode(names) if classifier.text == "head" else index.encoding.encode(names)  # type: ignore[arg-type]
-        bias = blank
-        if "bias" in self.tables:
-            scale = float(dense.log_scale.exp()) if classifier.cosine else 1.0
-            bias = np.asarray(self.tables["bias"].values.cpu().numpy() / scale, np.float32)
-        guide = None
-        if dense.meta_rows is not None and self.plan.clusters is not None and isinstance(self.plan.shortlist, Meta):
-            meta_head = dense.meta_head.frozen() if dense.meta_head is not None else None
-            weight, shift = (value.detach().cpu().numpy().copy() for value in dense.meta_rows.parameters())
-            guide = MetaGuide(self.plan.clusters, meta_head, weight, shift, self.plan.shortlist.top)
-        dense.train(training)
-        vectors = unit(rows) if classifier.cosine else rows
-        return VectorIndex(index.encoding, head, vectors, bias, classifier.cosine, guide)
+    def scorer(self) -> Any:
+        """Turn what was learnt into what is served."""
+        tower = self.frozen_tower()
+        scorers, weights = [], []
+        for term in self.terms:
+            if term.objective.over == "labels":
+                scorer, retriever = term.freeze(tower), term.sampler.freeze(self)
+                scorers.append(scorer if retriever is None else scorer.led(retriever))
+                weights.append(term.objective.weight)
+        return scorers[0] if len(scorers) == 1 else scorers[0].join(scorers[1:], weights)
 
 
-def vector_size(encoder: Part) -> int:
-    """Tell the dimension of the vectors that an encoder makes."""
-    return int(getattr(encoder, "vector", getattr(encoder, "dim", 0)))
+def device_of(settings: LoopSettings) -> torch.device:
+    """Find the device of a training."""
+    device = settings.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as reason:  # torch has an assertion for a missing GPU
+        what = str(reason).splitlines()[0]
+        raise RecipeError(f"training.device is {device!r}: {what}; use auto, cpu, cuda or cuda:0") from None
+    return torch.device(device)
 
 
-def spread(matrix: sp.csr_array, pool: NDArray[np.int64], device: torch.device) -> Tensor:
-    """Lay the entries of a batch (B, L) out over its pool: (B, K); what is not in the pool is left out."""
-    out = np.zeros((matrix.shape[0], len(pool)), np.float32)
+def without(matrix: LabelMatrix, pairs: LabelMatrix) -> LabelMatrix:
+    """Drop the entries of a matrix that another one has."""
+    if matrix.nnz == 0:
+        return matrix
+    rest = sp.csr_array(matrix - matrix.multiply(pairs > 0))
+    rest.eliminate_zeros()
+    return rest
+
+
+def to_dense(matrix: sp.csr_array, labels: NDArray[np.int64], device: torch.device) -> Tensor:
+    """Lay the entries of a batch (B, L) out over its candidates: (B, K); what is not among them is left out."""
+    out = np.zeros((matrix.shape[0], len(labels)), np.float32)
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    places = np.searchsorted(pool, matrix.indices)
-    held = np.append(pool, -1)[places] == matrix.indices
-    out[rows[held], places[held]] = matrix.data[held]
+    places = np.searchsorted(labels, matrix.indices)
+    mask = np.append(labels, -1)[places] == matrix.indices
+    out[rows[mask], places[mask]] = matrix.data[mask]
     return torch.from_numpy(out).to(device)

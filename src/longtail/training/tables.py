@@ -14,63 +14,77 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-Optimiser = Literal["adam", "adagrad"]
-FADE, FADE_SQUARE, TINY = 0.9, 0.999, 1e-8
+Optimizer = Literal["adam", "adagrad"]
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
 
-class Table:
-    """A matrix (R, D), or a vector (R,), with the state of its optimiser."""
+class LocalTable:
+    """A matrix (R, D), or a vector (R,), in the memory of this process, with the state of its optimizer."""
 
-    def __init__(self, values: Tensor, optimiser: Optimiser = "adam", frozen: bool = False) -> None:
-        self.values, self.optimiser, self.frozen = values, optimiser, frozen
+    def __init__(self, values: Tensor, optimizer: Optimizer = "adam", frozen: bool = False) -> None:
+        self.values, self.optimizer, self.frozen = values, optimizer, frozen
         if frozen:
             self.state = []
-        elif optimiser == "adam":
+        elif optimizer == "adam":
             self.state = [torch.zeros_like(values), torch.zeros_like(values)]
         else:
             self.state = [torch.zeros(len(values), device=values.device)]
-        self.rows = torch.zeros(0, dtype=torch.int64)
-        self.leaf = values[:0]
+        self.gathered: list[tuple[Tensor, Tensor]] = []  # rows and the leaf that was made of them, in this step
 
     def gather(self, rows: NDArray[np.int64]) -> Tensor:
-        """Take rows for one step; their gradient is wanted unless the table is frozen."""
-        self.rows = torch.from_numpy(rows).to(self.values.device)
-        self.leaf = self.values.index_select(0, self.rows).requires_grad_(not self.frozen)
-        return self.leaf
+        """Take rows for one step; their gradient is wanted unless the table is frozen. Several gathers add up."""
+        places = torch.from_numpy(rows).to(self.values.device)
+        leaf = self.values.index_select(0, places)
+        if not self.frozen and torch.is_grad_enabled():
+            leaf.requires_grad_(True)
+            self.gathered.append((places, leaf))
+        return leaf
 
     @torch.no_grad()
-    def step(self, rate: float, number: int) -> None:
+    def step(self, learning_rate: float, number: int) -> None:
         """Change the gathered rows by their gradient; `number` counts the steps from one."""
-        gradient = self.leaf.grad
-        if gradient is None or rate == 0 or self.frozen:
+        rows, gradient = self.gradient()
+        self.gathered.clear()
+        if rows is None or gradient is None or learning_rate == 0:
             return
-        old = self.leaf.detach()
-        if self.optimiser == "adam":
-            first, second = (part.index_select(0, self.rows) for part in self.state)
-            first.lerp_(gradient, 1 - FADE)
-            second.mul_(FADE_SQUARE).addcmul_(gradient, gradient, value=1 - FADE_SQUARE)
-            self.state[0].index_copy_(0, self.rows, first)
-            self.state[1].index_copy_(0, self.rows, second)
-            scale = rate * (1 - FADE_SQUARE**number) ** 0.5 / (1 - FADE**number)
-            new = old.addcdiv(first, second.sqrt_().add_(TINY), value=-scale)
+        old = self.values.index_select(0, rows)
+        if self.optimizer == "adam":
+            first, second = (part.index_select(0, rows) for part in self.state)
+            first.lerp_(gradient, 1 - BETA1)
+            second.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
+            self.state[0].index_copy_(0, rows, first)
+            self.state[1].index_copy_(0, rows, second)
+            scale = learning_rate * (1 - BETA2**number) ** 0.5 / (1 - BETA1**number)
+            new = old.addcdiv(first, second.sqrt_().add_(EPS), value=-scale)
         else:
             squares = gradient.square()
-            total = self.state[0].index_select(0, self.rows) + (squares.mean(dim=1) if squares.dim() > 1 else squares)
-            self.state[0].index_copy_(0, self.rows, total)
-            divisor = total.sqrt().add_(TINY)
-            new = old.addcdiv(gradient, divisor[:, None] if squares.dim() > 1 else divisor, value=-rate)
-        self.values.index_copy_(0, self.rows, new)
+            total = self.state[0].index_select(0, rows) + (squares.mean(dim=1) if squares.dim() > 1 else squares)
+            self.state[0].index_copy_(0, rows, total)
+            divisor = total.sqrt().add_(EPS)
+            new = old.addcdiv(gradient, divisor[:, None] if squares.dim() > 1 else divisor, value=-learning_rate)
+        self.values.index_copy_(0, rows, new)
 
-    def arrays(self, name: str) -> dict[str, NDArray[np.float32]]:
+    @torch.no_grad()
+    def gradient(self) -> tuple[Tensor | None, Tensor | None]:
+        """Return the rows that were gathered in this step, each once, and their gradients."""
+        gathered = reversed(self.gathered)  # the last first, as autograd adds
+        parts = [(rows, leaf.grad) for rows, leaf in gathered if leaf.grad is not None]
+        if len(parts) < 2:
+            return parts[0] if parts else (None, None)
+        rows, places = torch.unique(torch.cat([rows for rows, _ in parts]), return_inverse=True)
+        total = torch.zeros((len(rows), *self.values.shape[1:]), dtype=self.values.dtype, device=self.values.device)
+        return rows, total.index_add_(0, places, torch.cat([gradient for _, gradient in parts]))
+
+    def arrays(self, name: str) -> dict[str, NDArray[Any]]:
         """Name values and state for a checkpoint."""
-        held = {f"{name}.values": self.values.cpu().numpy()}
-        return held | {f"{name}.state{place}": part.cpu().numpy() for place, part in enumerate(self.state)}
+        arrays = {f"{name}.values": self.values.cpu().numpy()}
+        return arrays | {f"{name}.state{place}": part.cpu().numpy() for place, part in enumerate(self.state)}
 
-    def restore(self, held: dict[str, NDArray[np.float32]], name: str) -> None:
+    def restore(self, arrays: Mapping[str, NDArray[Any]], name: str) -> None:
         """Take values and state from a checkpoint."""
-        self.values.copy_(torch.from_numpy(np.array(held[f"{name}.values"])))
+        self.values.copy_(torch.from_numpy(np.array(arrays[f"{name}.values"])))
         for place, part in enumerate(self.state):
-            part.copy_(torch.from_numpy(np.array(held[f"{name}.state{place}"])))
+            part.copy_(torch.from_numpy(np.array(arrays[f"{name}.state{place}"])))
 
 
 class Adam:
@@ -90,27 +104,27 @@ class Adam:
             part.grad = None
 
     @torch.no_grad()
-    def step(self, rate: float) -> None:
+    def step(self, learning_rate: float) -> None:
         """Change the parameters that have a gradient."""
         for place, (part, (first, second)) in enumerate(zip(self.parameters, self.state, strict=True)):
             if part.grad is None:
                 continue
             self.counts[place] += 1
-            first.lerp_(part.grad, 1 - FADE)
-            second.mul_(FADE_SQUARE).addcmul_(part.grad, part.grad, value=1 - FADE_SQUARE)
-            divisor = (second.sqrt() / (1 - FADE_SQUARE ** self.counts[place]) ** 0.5).add_(TINY)
-            part.addcdiv_(first, divisor, value=-rate / (1 - FADE ** self.counts[place]))
+            first.lerp_(part.grad, 1 - BETA1)
+            second.mul_(BETA2).addcmul_(part.grad, part.grad, value=1 - BETA2)
+            divisor = (second.sqrt() / (1 - BETA2 ** self.counts[place]) ** 0.5).add_(EPS)
+            part.addcdiv_(first, divisor, value=-learning_rate / (1 - BETA1 ** self.counts[place]))
 
     def arrays(self, name: str) -> dict[str, NDArray[Any]]:
         """Name the state for a checkpoint."""
-        held: dict[str, NDArray[Any]] = {f"{name}.counts": np.array(self.counts, np.int64)}
+        arrays: dict[str, NDArray[Any]] = {f"{name}.counts": np.array(self.counts, np.int64)}
         for place, (first, second) in enumerate(self.state):
-            held |= {f"{name}.{place}.first": first.cpu().numpy(), f"{name}.{place}.second": second.cpu().numpy()}
-        return held
+            arrays |= {f"{name}.{place}.first": first.cpu().numpy(), f"{name}.{place}.second": second.cpu().numpy()}
+        return arrays
 
-    def restore(self, held: Mapping[str, NDArray[Any]], name: str) -> None:
+    def restore(self, arrays: Mapping[str, NDArray[Any]], name: str) -> None:
         """Take the state from a checkpoint."""
-        self.counts = held[f"{name}.counts"].tolist()
+        self.counts = arrays[f"{name}.counts"].tolist()
         for place, moments in enumerate(self.state):
             for key, moment in zip(("first", "second"), moments, strict=True):
-                moment.copy_(torch.from_numpy(held[f"{name}.{place}.{key}"]).reshape(moment.shape))
+                moment.copy_(torch.from_numpy(arrays[f"{name}.{place}.{key}"]).reshape(moment.shape))

@@ -148,11 +148,11 @@ def _add_text(columns: _Columns, row: dict[str, Any], line: str, where: Where) -
             text = f"{text[0]} {text[1]}"
     identity = row["id"] if "id" in row else row.get("uid")
     if text is not None and type(text) is not str:
-        _complain(where, f"text {short(text)} of type {type(text).__name__}", "write a string")
+        _bad_type(where, f"text {short(text)} of type {type(text).__name__}", "write a string")
         text = ""
     if identity is not None and type(identity) is not str:
         if type(identity) is not int:
-            _complain(where, f"id {short(identity)} of type {type(identity).__name__}", "write a string or an integer")
+            _bad_type(where, f"id {short(identity)} of type {type(identity).__name__}", "write a string or an integer")
         identity = str(identity)[:4000]
     if "\\u" in line and (has_surrogate(text or "") or has_surrogate(identity or "")):
         path, number, problems = where
@@ -167,11 +167,11 @@ def _add_labels(columns: _Columns, labels: object, weights: object, where: Where
     """Add the labels of one point; where they are wrong the point stays, but empty."""
     if type(labels) is not list:
         found = "no labels" if labels is None else f"labels {short(labels)} instead of a list"
-        _complain(where, found, "write a list, [] for a point without labels")
+        _bad_type(where, found, "write a list, [] for a point without labels")
         labels = weights = None
     labels = labels or []
     if weights is not None and type(weights) is not list:
-        _complain(where, f"weights {short(weights)} instead of a list", "write a list of numbers")
+        _bad_type(where, f"weights {short(weights)} instead of a list", "write a list of numbers")
         weights = None
     if weights is not None and len(weights) != len(labels):
         path, number, problems = where
@@ -187,7 +187,7 @@ def _add_labels(columns: _Columns, labels: object, weights: object, where: Where
     columns.labels.extend(labels)
 
 
-def _complain(where: Where, found: str, remedy: str) -> None:
+def _bad_type(where: Where, found: str, remedy: str) -> None:
     """Report a value of a wrong type."""
     path, number, problems = where
     problems.error("wrong type", found, file=path, line=number, remedy=remedy)
@@ -204,14 +204,14 @@ def _write(data: Dataset, folder: Path, spelling: Spelling) -> None:
         write_packed(folder / (SHORT[name] + spelling.suffix), map(_dump, _rows(split, spelling)))
     labels = data.labels
     texts = [{}] * len(labels) if labels.texts is None else ({spelling.text: text} for text in labels.texts)
-    write_packed(folder / f"lbl{spelling.suffix}", map(_dump, _identified(iter(texts), labels.ids, spelling)))
+    write_packed(folder / f"lbl{spelling.suffix}", map(_dump, _with_ids(iter(texts), labels.ids, spelling)))
     write_sidecars(data, folder, ids=False)
 
 
 _dump: Callable[[object], str] = json.JSONEncoder(ensure_ascii=False).encode
 
 
-def _identified(rows: Iterator[dict[str, Any]], ids: Texts | None, spelling: Spelling) -> Iterator[dict[str, Any]]:
+def _with_ids(rows: Iterator[dict[str, Any]], ids: Texts | None, spelling: Spelling) -> Iterator[dict[str, Any]]:
     """Add the id to every row, if there are ids."""
     if ids is None:
         return rows
@@ -232,4 +232,4 @@ def _rows(split: Split, spelling: Spelling) -> Iterator[dict[str, Any]]:
                 row[spelling.weights] = values[start:stop] if soft else [1.0] * (stop - start)
             yield row
 
-    return _identified(rows(), split.ids, spelling)
+    return _with_ids(rows(), split.ids, spelling)

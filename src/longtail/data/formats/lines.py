@@ -37,7 +37,7 @@ def clean(text: str) -> str:
 
 
 def has_surrogate(text: str) -> bool:
-    r"""Tell whether a text holds half of a surrogate pair, which no file can store.
+    r"""Return whether a text holds half of a surrogate pair, which no file can store.
 
     >>> has_surrogate("a\ud800"), has_surrogate("a")
     (True, False)
@@ -75,14 +75,14 @@ def read_head(path: Path, size: int = HEAD) -> bytes:
     return head.removeprefix(BOM)
 
 
-def _unpacked(packed: bytes, enough: int | None = None) -> tuple[bytes, str]:
+def _unpacked(packed: bytes, limit: int | None = None) -> tuple[bytes, str]:
     """Unpack all members of a gzip file; return what came out and what was wrong, if anything."""
     parts: list[bytes] = []
     rest, size = memoryview(packed), 0
-    while rest and (enough is None or size < enough):
+    while rest and (limit is None or size < limit):
         engine = zlib.decompressobj(31)
         start = 0
-        while not engine.eof and start < len(rest) and (enough is None or size < enough):
+        while not engine.eof and start < len(rest) and (limit is None or size < limit):
             part, complaint = _inflated(engine, rest[start : start + PIECE])
             parts.append(part)
             if complaint:
@@ -98,7 +98,7 @@ def _unpacked(packed: bytes, enough: int | None = None) -> tuple[bytes, str]:
 
 def _inflated(engine: zlib._Decompress, piece: memoryview) -> tuple[bytes, str]:
     """Unpack one piece; of a damaged one save what comes before the damage, in small steps."""
-    spare = engine.copy()
+    backup = engine.copy()
     try:
         return engine.decompress(piece), ""
     except zlib.error as reason:
@@ -106,10 +106,10 @@ def _inflated(engine: zlib._Decompress, piece: memoryview) -> tuple[bytes, str]:
     parts, rest = [b"start"], bytes(piece)
     while rest or parts[-1]:
         try:
-            parts.append(spare.decompress(rest, 256))
+            parts.append(backup.decompress(rest, 256))
         except zlib.error:  # the damage that was found above
             break
-        rest = spare.unconsumed_tail
+        rest = backup.unconsumed_tail
     return b"".join(parts[1:]), complaint
 
 

@@ -53,9 +53,9 @@ def _read_file(path: Path, problems: Problems) -> tuple[Points, tuple[list[bytes
     heads, tails = [], []
     for line in body:
         head, _, tail = line.partition(b" ")
-        without = b":" in head  # some writers leave the blank of a point without labels out
-        heads.append(b"" if without else head)
-        tails.append(line if without else tail)
+        unlabelled = b":" in head  # some writers leave the blank of a point without labels out
+        heads.append(b"" if unlabelled else head)
+        tails.append(line if unlabelled else tail)
     counts, labels = split_ids(heads, place, problems)
     return Points(place, counts, labels, width=count), (tails, width)
 
@@ -68,9 +68,9 @@ def split_ids(cells: list[bytes], place: Place, problems: Problems) -> tuple[NDA
         return counts, np.fromstring(joined.decode(), np.int64, sep=",") if joined else np.zeros(0, np.int64)
     sizes, ids = [], []
     for row, cell in enumerate(cells):
-        found = [word.strip() for word in cell.split(b",")] if cell else []
-        good = [int(word) for word in found if re.fullmatch(rb"-?\d{1,18}", word)]
-        if len(good) < len(found):
+        words = [word.strip() for word in cell.split(b",")] if cell else []
+        good = [int(word) for word in words if re.fullmatch(rb"-?\d{1,18}", word)]
+        if len(good) < len(words):
             text = short(cell[:80].decode("utf-8", "replace"))
             remedy = "write label ids separated by commas"
             problems.error("bad label", f"labels {text}", file=place.file, line=place.line(row), remedy=remedy)

@@ -147,8 +147,8 @@ def _weights(column: Any, counts: NDArray[np.int64], place: Place, problems: Pro
 
 def _numbers(flat: Any, kind: type[Any]) -> NDArray[Any]:
     """Return numbers as an array; unsigned ids beyond int64 stay out of range."""
-    found: NDArray[Any] = flat.to_numpy(zero_copy_only=False)
-    return (np.minimum(found, 2**62) if found.dtype == np.uint64 else found).astype(kind)
+    numbers: NDArray[Any] = flat.to_numpy(zero_copy_only=False)
+    return (np.minimum(numbers, 2**62) if numbers.dtype == np.uint64 else numbers).astype(kind)
 
 
 def _texts(columns: dict[str, Any], place: Place, problems: Problems) -> list[str] | None:
@@ -192,5 +192,5 @@ def _no_nulls(column: Any, name: str, place: Place, problems: Problems) -> None:
 
 
 def _is_text(kind: Any) -> bool:
-    """Tell whether an Arrow type holds texts."""
+    """Return whether an Arrow type holds texts."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

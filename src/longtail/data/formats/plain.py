@@ -43,11 +43,11 @@ def read_attentionxml(survey: Survey, problems: Problems) -> Raw:
             remedy = f"add {LONG[split]}_texts.txt"
             raise problems.fatal("no text", f"{split} has labels but no texts", file=survey.root, remedy=remedy)
         names = [clean(line).split() for _, line in decoded(read_bytes(path, problems), path, problems)]
-        _some(len(names), path, problems)
-        found = _named(names, Place(path, range(1, len(names) + 1)), digits_are_ids=table is not None)
-        found.texts = read_point_texts(texts, len(names), problems)
-        found.texts_at = Place(texts, range(1, len(names) + 1))
-        points[split] = found
+        _require_points(len(names), path, problems)
+        split_points = _points_of_names(names, Place(path, range(1, len(names) + 1)), digits_are_ids=table is not None)
+        split_points.texts = read_point_texts(texts, len(names), problems)
+        split_points.texts_at = Place(texts, range(1, len(names) + 1))
+        points[split] = split_points
     return Raw(points, table)
 
 
@@ -86,7 +86,7 @@ def _read_tabbed(path: Path, problems: Problems) -> Points:
             head, text = "", line
         cells.append(head.strip().encode())
         texts.append(clean(text))
-    _some(len(texts), path, problems)
+    _require_points(len(texts), path, problems)
     place = Place(path, range(1, len(texts) + 1))
     counts, labels = split_ids(cells, place, problems)
     return Points(place, counts, labels, texts=texts, texts_at=place)
@@ -94,13 +94,13 @@ def _read_tabbed(path: Path, problems: Problems) -> Points:
 
 def _with_values(points: Points, path: Path, problems: Problems) -> Points:
     """Take the labels of a matrix for the points of a file."""
-    found = read_matrix(path, problems).points()
-    if len(found.counts) != len(points.counts):
-        message = f"{len(found.counts):,} rows for {len(points.counts):,} points in {points.at.file.name}"
+    labelled = read_matrix(path, problems).points()
+    if len(labelled.counts) != len(points.counts):
+        message = f"{len(labelled.counts):,} rows for {len(points.counts):,} points in {points.at.file.name}"
         problems.error("row count", message, file=path, remedy="give one row for every point")
         return points
-    found.texts, found.texts_at = points.texts, points.texts_at
-    return found
+    labelled.texts, labelled.texts_at = points.texts, points.texts_at
+    return labelled
 
 
 def write_pecos(data: Dataset, folder: Path) -> None:
@@ -135,9 +135,9 @@ def read_fasttext(survey: Survey, problems: Problems) -> Raw:
                 problems.error("bad label", "a label without name", file=path, line=number, remedy=remedy)
             names.append([name for name in row if name])
             texts.append(" ".join(word for word in words if not word.startswith(PREFIX)) if row else " ".join(words))
-        _some(len(texts), path, problems)
+        _require_points(len(texts), path, problems)
         place = Place(path, range(1, len(texts) + 1))
-        points[split] = _named(names, place, digits_are_ids=True)
+        points[split] = _points_of_names(names, place, digits_are_ids=True)
         points[split].texts, points[split].texts_at = texts, place
     return Raw(points, read_label_lines(survey, problems))
 
@@ -162,13 +162,13 @@ def label_rows(split: Split) -> Iterator[list[int]]:
     return (ids[start:stop] for start, stop in pairwise(ends))
 
 
-def _named(names: list[list[str]], place: Place, *, digits_are_ids: bool) -> Points:
+def _points_of_names(names: list[list[str]], place: Place, *, digits_are_ids: bool) -> Points:
     """Take rows of label names as points."""
     counts = np.array([len(row) for row in names], np.int64)
     return Points(place, counts, [name for row in names for name in row], digits_are_ids=digits_are_ids)
 
 
-def _some(count: int, path: Path, problems: Problems) -> None:
-    """Insist on at least one point."""
+def _require_points(count: int, path: Path, problems: Problems) -> None:
+    """Require at least one point."""
     if not count:
         raise problems.fatal("no points", "no points in this file", file=path, remedy="write one point a line")

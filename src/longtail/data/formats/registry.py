@@ -94,21 +94,21 @@ def write(
     """Write a data set as a folder in the named format, whole or not at all; refuse what the format cannot hold.
 
     Texts are written as loading would give them: on one line, with single blanks. `augmentation` says how training
-    points were made; it is kept beside them with the number of the originals, which loading tells apart by it.
+    points were made; it is kept beside them with the number of the originals, so that loading can mark the others.
     """
     if format not in FORMATS:
         raise DataError(f"unknown format {format!r}", remedy=nearest(format, FORMATS))
     data = tidied(data)
     kind = FORMATS[format]
     if kind.write is not None:
-        _refuse(data, format, kind)
+        _check_writable(data, format, kind)
     originals = _original_points(data)
     with whole_folder(path, force=force) as folder:
         if kind.write is None:
             data.save(folder)
         else:
             kind.write(data, folder)
-            _insist(folder, format)
+            _check_recognised(folder, format)
         if augmentation is not None or originals is not None:
             write_json(folder / AUGMENTATION, {**(augmentation or {}), "original_points": originals})
 
@@ -131,7 +131,7 @@ def _original_points(data: Dataset) -> int | None:
 
 
 def _marked(data: Dataset, path: Path) -> Dataset:
-    """Tell the original training points from those made of them, where a file beside them says how many there are."""
+    """Mark the augmented training points, where a file beside them says how many are original."""
     file = path / AUGMENTATION
     if not file.is_file() or "train" not in data.splits:
         return data
@@ -172,18 +172,18 @@ def tidied(data: Dataset) -> Dataset:
     return replace(data, labels=labels, splits=splits, vocabulary=None if texts else tidy(data.vocabulary))
 
 
-def _insist(folder: Path, format: str) -> None:
+def _check_recognised(folder: Path, format: str) -> None:
     """Refuse files that would be taken for another format, as a fastText file may that begins without a label."""
     try:
-        found = find_format(folder, look_at(folder))
+        recognised = find_format(folder, look_at(folder))
     except DataError:
-        found = "nothing known"
-    if found != format:
-        raise DataError(f"written as {format} these texts would be taken for {found}", remedy="use jsonl")
+        recognised = "nothing known"
+    if recognised != format:
+        raise DataError(f"written as {format} these texts would be taken for {recognised}", remedy="use jsonl")
 
 
-def _refuse(data: Dataset, format: str, kind: Format) -> None:
-    """Say what a format cannot hold."""
+def _check_writable(data: Dataset, format: str, kind: Format) -> None:
+    """Refuse what a format cannot hold."""
     if not data.splits or not {*data.splits} <= {*SPLITS}:
         raise DataError(f"splits named {', '.join(data.splits) or 'nothing'}", remedy=f"use {', '.join(SPLITS)}")
     able = ", ".join(name for name, other in FORMATS.items() if other.soft)

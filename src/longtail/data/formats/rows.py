@@ -129,7 +129,7 @@ def _number_labels(raw: Raw, problems: Problems) -> list[str] | None:
 
 
 def _are_ids(labels: Sequence[Any] | NDArray[Any]) -> bool:
-    """Tell whether all label texts are integers."""
+    """Return whether all label texts are integers."""
     return all(text.removeprefix("-").isdecimal() and text.isascii() for text in labels)
 
 
@@ -141,19 +141,19 @@ def _parsed(points: Points) -> NDArray[np.int64]:
 def _looked_up(points: Points, table: LabelTable, problems: Problems) -> NDArray[np.int64]:
     """Find the row of every label text in the label file; an unknown or ambiguous text is an error."""
     first: dict[str, int] = {}
-    again: dict[str, int] = {}
+    duplicates: dict[str, int] = {}
     for row, text in enumerate(table.texts or ()):
         if first.setdefault(text, row) != row:
-            again.setdefault(text, row)
-    found = np.fromiter((first.get(str(text), -1) for text in points.labels), np.int64, len(points.labels))
-    wrong = found < 0
-    if again:
-        wrong |= np.fromiter((text in again for text in points.labels), np.bool_, len(found))
+            duplicates.setdefault(text, row)
+    ids = np.fromiter((first.get(str(text), -1) for text in points.labels), np.int64, len(points.labels))
+    wrong = ids < 0
+    if duplicates:
+        wrong |= np.fromiter((text in duplicates for text in points.labels), np.bool_, len(ids))
     rows = _rows(points)
     for n in np.flatnonzero(wrong):
         text, line = str(points.labels[n]), points.at.line(int(rows[n]))
-        if text in again:
-            lines = f"{table.at.line(first[text])} and {table.at.line(again[text])}"
+        if text in duplicates:
+            lines = f"{table.at.line(first[text])} and {table.at.line(duplicates[text])}"
             problems.error(
                 "ambiguous label text", f"label {text!r} stands on lines {lines} of {table.at.file.name}",
                 file=points.at.file, line=line, remedy="write the label id, or make the label texts distinct",
@@ -163,7 +163,7 @@ def _looked_up(points: Points, table: LabelTable, problems: Problems) -> NDArray
                 "unknown label text", f"label {text!r} is not in {table.at.file.name}",
                 file=points.at.file, line=line, remedy="correct it or add it to the label file",
             )  # fmt: skip
-    return _without(points, wrong, found)
+    return _without(points, wrong, ids)
 
 
 def _rows(points: Points) -> NDArray[np.int64]:

@@ -122,18 +122,18 @@ def parse_entries(lines: list[bytes], width: int, place: Place, problems: Proble
         return Entries(place, counts, numbers[::2].astype(np.int64), numbers[1::2], width)
     sizes, columns, values = [], [], []
     for row, line in enumerate(lines):
-        found = 0
+        count = 0
         for entry in line.split():
             match = _ONE.fullmatch(entry)
             if match:
                 columns.append(int(match[1]))
                 values.append(float(match[2]))
-                found += 1
+                count += 1
             else:
                 text = short(entry[:80].decode("utf-8", "replace"))
                 remedy = "write `column:value` pairs separated by blanks"
                 problems.error("bad entry", f"{text} is no entry", file=place.file, line=place.line(row), remedy=remedy)
-        sizes.append(found)
+        sizes.append(count)
     arrays = np.array(sizes, np.int64), np.array(columns, np.int64), np.array(values, np.float64)
     return Entries(place, *arrays, width)
 
@@ -157,13 +157,13 @@ def read_npz(path: Path, problems: Problems) -> Entries:
     """Read a CSR matrix that scipy.sparse.save_npz wrote; no pickle, and no size that is not borne out by bytes."""
     try:
         with zipfile.ZipFile(path) as archive:
-            parts = {
+            arrays = {
                 name: _array(archive.read(f"{name}.npy")) for name in ("format", "shape", "indptr", "indices", "data")
             }
-        if parts["format"].tobytes().rstrip(b"\0").replace(b"\0", b"") != b"csr":
+        if arrays["format"].tobytes().rstrip(b"\0").replace(b"\0", b"") != b"csr":
             raise ValueError("not a CSR matrix")
-        rows, width = (int(n) for n in parts["shape"])
-        indptr, columns, values = (parts[name].ravel() for name in ("indptr", "indices", "data"))
+        rows, width = (int(n) for n in arrays["shape"])
+        indptr, columns, values = (arrays[name].ravel() for name in ("indptr", "indices", "data"))
         if indptr.dtype.kind not in "iu" or columns.dtype.kind not in "iu" or values.dtype.kind not in "fiub":
             raise ValueError("an array of a wrong type")
         ends = indptr.astype(np.int64)

@@ -63,7 +63,7 @@ COLUMNS = {"text", "title", "content", "labels", "label", "weights", "weight", "
 
 
 def role(name: str) -> tuple[str, str] | None:
-    """Tell what a file is for by its name, as (role, split).
+    """Return what a file is for by its name, as (role, split).
 
     >>> role("tst_X_Y.txt"), role("eurlex_train.txt.gz"), role("Y.txt"), role("README.md")
     (('targets', 'test'), ('points', 'train'), ('labels', ''), None)
@@ -86,14 +86,14 @@ class Survey:
 
     def get(self, what: str, split: str = "", *, prefer: str = "") -> Path | None:
         """Return the file of a role, None if there is none; of several take the one that ends with `prefer`."""
-        found = self.files.get((what, split), ())
-        if len(found) > 1 and prefer:
-            found = tuple(path for path in found if path.name.lower().removesuffix(".gz").endswith(prefer)) or found
-        if len(found) > 1:
-            names = ", ".join(path.name for path in found)
+        paths = self.files.get((what, split), ())
+        if len(paths) > 1 and prefer:
+            paths = tuple(path for path in paths if path.name.lower().removesuffix(".gz").endswith(prefer)) or paths
+        if len(paths) > 1:
+            names = ", ".join(path.name for path in paths)
             purpose = f"the {what} of {split}" if split else what
-            raise DataError(f"{len(found)} files for {purpose}: {names}", file=self.root, remedy="keep one of them")
-        return found[0] if found else None
+            raise DataError(f"{len(paths)} files for {purpose}: {names}", file=self.root, remedy="keep one of them")
+        return paths[0] if paths else None
 
     def splits(self, *roles: str) -> Iterator[str]:
         """List the splits that have a file of one of these roles, in the order train, validation, test."""
@@ -123,7 +123,7 @@ def look_at(path: Path) -> Survey:
 
 
 def find_format(path: Path, survey: Survey) -> str:
-    """Tell the format of a data set from the first bytes of its files."""
+    """Return the format of a data set, from the first bytes of its files."""
     if (path / "dataset.json").is_file():
         return "arrow"
     kinds: dict[str, Path] = {}
@@ -158,7 +158,7 @@ def _explain(file: Path) -> None:
 
 
 def sniff(head: bytes) -> str:
-    r"""Tell the format of a file of points from its first bytes, "" if unknown.
+    r"""Return the format of a file of points, from its first bytes, "" if unknown.
 
     >>> sniff(b'{"text": "a", "labels": [0]}'), sniff(b"__label__3 a"), sniff(b"2 5 7\n1,2 0:1.5"), sniff(b"1,2\ta b")
     ('jsonl', 'fasttext', 'xc', 'pecos')
@@ -184,7 +184,7 @@ def sniff(head: bytes) -> str:
 
 
 def find_separator(header: bytes, usual: str) -> str:
-    """Tell which of , ; and tab separates the columns of a header row: the usual one, unless another finds more.
+    """Return which of , ; and tab separates the columns of a header row: the usual one, unless another finds more.
 
     >>> find_separator(b"text;labels", ","), find_separator(b"text,labels", ","), find_separator(b"text", ",")
     (';', ',', ',')
@@ -194,7 +194,7 @@ def find_separator(header: bytes, usual: str) -> str:
 
 
 def _has_key(line: bytes, key: str) -> bool:
-    """Tell whether a JSON object has a key; a damaged line is searched as text."""
+    """Return whether a JSON object has a key; a damaged line is searched as text."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -203,7 +203,7 @@ def _has_key(line: bytes, key: str) -> bool:
 
 
 def _has_columns(first: bytes, separator: str) -> bool:
-    """Tell whether a line is the header of a table with columns for texts and labels."""
+    """Return whether a line is the header of a table with columns for texts and labels."""
     cells = _cells(first, separator)
     return bool(cells & {"text", "title"} and cells & {"labels", "label"})
 

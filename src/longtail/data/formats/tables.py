@@ -139,7 +139,7 @@ def _cleaned(column: list[str] | None) -> list[str] | None:
 
 
 def _split_cells(cells: list[str], place: Place, problems: Problems) -> tuple[list[list[Any]], bool]:
-    """Split cells into lists by the separator of the file; also tell whether any cell is a JSON list."""
+    """Split cells into lists by the separator of the file; also return whether any cell is a JSON list."""
     cells = [cell.strip() for cell in cells]
     plain = [cell for cell in cells if not cell.startswith("[")]
     mark = next((mark for mark in "|;," if any(mark in cell for cell in plain)), None)
@@ -150,8 +150,8 @@ def _split_cells(cells: list[str], place: Place, problems: Problems) -> tuple[li
         if cell.startswith("["):
             rows.append(_json_list(cell, place, row, problems))
         else:
-            found = (word.strip() for word in ([cell] if mark is None else cell.split(mark)))
-            rows.append([word for word in found if word])
+            words = (word.strip() for word in ([cell] if mark is None else cell.split(mark)))
+            rows.append([word for word in words if word])
     if mark == "," and not all(word.strip().isdecimal() for cell in plain for word in cell.split(",") if word.strip()):
         problems.warn(
             "labels split at commas", "labels were split at commas, as no cell has | or semicolons", file=place.file,
@@ -176,17 +176,17 @@ def _weights(cells: list[str] | None, labels: list[list[Any]], place: Place, pro
     if cells is None:
         return None
     flat: list[Any] = []
-    for row, (cell, own) in enumerate(zip(cells, labels, strict=True)):
+    for row, (cell, row_labels) in enumerate(zip(cells, labels, strict=True)):
         if cell.lstrip().startswith("["):
-            found = _json_list(cell, place, row, problems)
+            weights = _json_list(cell, place, row, problems)
         else:
-            found = [_number(word) for word in re.split(r"[\s|;,]+", cell.strip()) if word]
-        if found and len(found) != len(own):
-            message, remedy = f"{len(found)} weights for {len(own)} labels", "give every label one weight"
+            weights = [_number(word) for word in re.split(r"[\s|;,]+", cell.strip()) if word]
+        if weights and len(weights) != len(row_labels):
+            message, remedy = f"{len(weights)} weights for {len(row_labels)} labels", "give every label one weight"
             line = place.line(row)
             problems.error("weights of another length", message, file=place.file, line=line, remedy=remedy)
-            found = []
-        flat += found or [1.0] * len(own)
+            weights = []
+        flat += weights or [1.0] * len(row_labels)
     return flat
 
 

@@ -26,8 +26,8 @@ def shortest(values: NDArray[np.float32]) -> list[str]:
     """
     if len(values) and (values == 1).all():
         return ["1.0"] * len(values)
-    found: list[str] = values.astype(np.float32).astype(str).tolist()
-    return found
+    strings: list[str] = values.astype(np.float32).astype(str).tolist()
+    return strings
 
 
 def short(value: object) -> str:
@@ -49,9 +49,9 @@ def typed(
     wrong: set[int] = set()
     kinds = set(map(type, labels))
     if not kinds <= {int} and not kinds <= {str}:
-        wanted = int if next((type(label) for label in labels if type(label) in (int, str)), int) is int else str
+        expected = int if next((type(label) for label in labels if type(label) in (int, str)), int) is int else str
         _report(
-            place, size, [n for n, label in enumerate(labels) if type(label) is not wanted], labels, problems, wrong
+            place, size, [n for n, label in enumerate(labels) if type(label) is not expected], labels, problems, wrong
         )
     if values is not None and not set(map(type, values)) <= {int, float}:
         bad = [n for n, value in enumerate(values) if type(value) not in (int, float)]
@@ -66,14 +66,14 @@ def typed(
 
 
 def _report(
-    place: Place, size: NDArray[np.int64], bad: list[int], found: list[Any], problems: Problems, wrong: set[int],
+    place: Place, size: NDArray[np.int64], bad: list[int], values: list[Any], problems: Problems, wrong: set[int],
     *, what: str = "label", remedy: str = "use integer ids, or strings for all labels",
 ) -> None:  # fmt: skip
     """Report values of a wrong type and note that they are to be dropped."""
     ends = np.cumsum(size)
     for n in bad:
         line = place.line(int(np.searchsorted(ends, n, side="right")))
-        message = f"{what} {short(found[n])} of type {type(found[n]).__name__}"
+        message = f"{what} {short(values[n])} of type {type(values[n]).__name__}"
         problems.error("wrong type", message, file=place.file, line=line, remedy=remedy)
         wrong.add(n)
 

@@ -28,16 +28,16 @@ def read_xmc(survey: Survey, problems: Problems) -> Raw:
             points[split] = read_matrix(path, problems).points()
     raw = Raw(points, read_label_lines(survey, problems))
     if not add_texts(points, survey, problems):
-        for split, found in points.items():
+        for split, split_points in points.items():
             path = survey.get("features", split, prefer=".txt")
             if path is None:
                 remedy = f"add {SHORT[split]}_X.txt (texts) or {SHORT[split]}_X_Xf.txt (features)"
                 raise problems.fatal(
                     "no text", f"{split} has neither texts nor features", file=survey.root, remedy=remedy
                 )
-            found.features = read_matrix(path, problems).matrix(problems)
-            if found.features.shape[0] != len(found.counts):
-                message = f"{found.features.shape[0]:,} rows of features for {len(found.counts):,} points"
+            split_points.features = read_matrix(path, problems).matrix(problems)
+            if split_points.features.shape[0] != len(split_points.counts):
+                message = f"{split_points.features.shape[0]:,} rows of features for {len(split_points.counts):,} points"
                 raise problems.fatal("row count", message, file=path, remedy="give one row for every point")
         add_label_features(raw, survey, problems)
     return raw

@@ -29,13 +29,13 @@ function section(title, ...content) {
   return [make("h3", { text: title }), ...content];
 }
 
-function words(found) {
-  const most = Math.max(...found.map((word) => Math.abs(word.score ?? 1)), 1e-9);
+function words(entries) {
+  const largest = Math.max(...entries.map((word) => Math.abs(word.score ?? 1)), 1e-9);
   const box = make("div", { class: "words" });
-  for (const word of found) {
-    const shown = make("span", { class: "word", text: word.text, title: rounded(word.score) });
-    shown.style.setProperty("--share", `${Math.round((100 * Math.abs(word.score ?? 1)) / most)}%`);
-    box.append(shown);
+  for (const word of entries) {
+    const element = make("span", { class: "word", text: word.text, title: rounded(word.score) });
+    element.style.setProperty("--share", `${Math.round((100 * Math.abs(word.score ?? 1)) / largest)}%`);
+    box.append(element);
   }
   return box;
 }
@@ -44,8 +44,8 @@ function has(point) {
   return { ...point, note: point.has ? " has this label" : "" };
 }
 
-function list(found, choose) {
-  const items = found.map((entry) => {
+function list(entries, choose) {
+  const items = entries.map((entry) => {
     if (!choose) return make("li", { text: entry.text });
     const button = make("button", { type: "button", class: "link", text: entry.text });
     button.addEventListener("click", () => choose(entry));
@@ -60,41 +60,41 @@ export async function open({ id, text, model, query, from, use }) {
     opener = from;
     opener.setAttribute("aria-expanded", "true");
   }
-  const asked = (opened = { id, model });
+  const request = (opened = { id, model });
   const title = make("h2", { id: "details-title", text });
-  const shut = make("button", { type: "button", class: "close", text: "Close" });
-  shut.addEventListener("click", close);
+  const closeButton = make("button", { type: "button", class: "close", text: "Close" });
+  closeButton.addEventListener("click", close);
   const facts = make("div", { class: "facts", text: "…" });
-  panel.replaceChildren(make("header", {}, title, shut), facts);
+  panel.replaceChildren(make("header", {}, title, closeButton), facts);
   panel.hidden = false;
   panel.focus();
-  const where = `?model=${encodeURIComponent(model)}`;
+  const parameters = `?model=${encodeURIComponent(model)}`;
   try {
-    const [known, why] = await Promise.all([
-      ask(`/v1/labels/${id}${where}`),
+    const [label, explanation] = await Promise.all([
+      ask(`/v1/labels/${id}${parameters}`),
       query.trim() ? ask("/v1/explain", { body: { text: query, label: id, model } }).catch(() => ({})) : {},
     ]);
-    if (opened !== asked) return;
-    show(known, why, facts, { model, query, use });
+    if (opened !== request) return;
+    show(label, explanation, facts, { model, query, use });
   } catch (reason) {
-    if (opened === asked) facts.textContent = reason.message;
+    if (opened === request) facts.textContent = reason.message;
   }
 }
 
-function show(known, why, facts, { model, query, use }) {
-  const frequency = known.frequency ?? 0;
+function show(label, explanation, facts, { model, query, use }) {
+  const frequency = label.frequency ?? 0;
   const points = `${frequency.toLocaleString()} training ${frequency === 1 ? "point" : "points"}`;
-  facts.replaceChildren(mark(known), make("span", { text: points }), make("span", { text: `label ${known.id}` }));
-  if (typeof why.probability === "number") {
-    facts.append(make("span", { text: `right in ${Math.round(100 * why.probability)} % of such cases` }));
+  facts.replaceChildren(mark(label), make("span", { text: points }), make("span", { text: `label ${label.id}` }));
+  if (typeof explanation.probability === "number") {
+    facts.append(make("span", { text: `right in ${Math.round(100 * explanation.probability)} % of such cases` }));
   }
   const other = (entry) => open({ id: entry.id, text: entry.text, model, query, use });
-  const carried = entries(why.words);
-  const near = entries(why.points ?? why.nearest);
-  const similar = entries(why.label_texts);
-  const neighbours = entries(known.neighbours ?? why.neighbours);
-  const examples = entries(known.examples);
-  if (carried.length) panel.append(...section("Words that carried it", words(carried)));
+  const weighted = entries(explanation.words);
+  const near = entries(explanation.points ?? explanation.nearest);
+  const similar = entries(explanation.label_texts);
+  const neighbours = entries(label.neighbours ?? explanation.neighbours);
+  const examples = entries(label.examples);
+  if (weighted.length) panel.append(...section("Words that carried it", words(weighted)));
   if (near.length) panel.append(...section("Nearest training texts", list(near.map(has), (entry) => use(entry.text))));
   if (similar.length) panel.append(...section("Nearest label texts", list(similar, other)));
   if (neighbours.length) {

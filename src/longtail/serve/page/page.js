@@ -3,7 +3,7 @@
 import { close, open } from "./details.js";
 import { ask, make, mark, rounded } from "./service.js";
 
-const PAUSE = 120; // milliseconds without a key press before the service is asked
+const DEBOUNCE = 120; // milliseconds without a key press before the service is asked
 const query = document.getElementById("query");
 const count = document.getElementById("k");
 const status = document.getElementById("status");
@@ -12,8 +12,8 @@ const grown = document.getElementById("grown");
 const undo = document.getElementById("undo");
 let models = [];
 let timer = 0;
-let running = null; // the controller of the question under way
-let changes = 0; // labels added in this tab that can be taken back
+let running = null; // the AbortController of the running request
+let changes = 0; // labels added in this tab that can be undone
 
 function say(place, text, wrong = false) {
   place.textContent = text;
@@ -48,8 +48,8 @@ function row(label, place, most, only, model) {
 
 function column(model, labels, others) {
   const most = labels.length ? labels[0].score : 0;
-  const lonely = labels.filter((label) => others && !others.has(label.text)).length;
-  const note = others && labels.length ? `${lonely} only here${lonely ? ", in bold" : ""}` : "";
+  const unique = labels.filter((label) => others && !others.has(label.text)).length;
+  const note = others && labels.length ? `${unique} only here${unique ? ", in bold" : ""}` : "";
   const head = make("header", {}, make("h2", { text: model }), make("span", { text: note }));
   const rows = labels.map((label, place) => row(label, place, most, others && !others.has(label.text), model));
   const body = rows.length
@@ -76,27 +76,27 @@ async function predict() {
     say(status, "");
     return;
   }
-  const own = (running = new AbortController());
+  const controller = (running = new AbortController());
   const began = performance.now();
   try {
-    const asked = models.map((model) =>
-      ask("/v1/predict", { body: { texts: [text], k: Number(count.value), model, details: true }, signal: own.signal }),
+    const requests = models.map((model) =>
+      ask("/v1/predict", { body: { texts: [text], k: Number(count.value), model, details: true }, signal: controller.signal }),
     );
-    const answers = (await Promise.all(asked)).map((answer) => answer.predictions[0].labels);
-    if (running !== own) return;
+    const answers = (await Promise.all(requests)).map((answer) => answer.predictions[0].labels);
+    if (running !== controller) return;
     draw(answers);
     const best = answers[0][0];
-    const found = best ? `Best: ${best.text} (${rounded(best.score)})` : "No labels";
-    say(status, `${found} · ${Math.round(performance.now() - began)} ms`);
+    const summary = best ? `Best: ${best.text} (${rounded(best.score)})` : "No labels";
+    say(status, `${summary} · ${Math.round(performance.now() - began)} ms`);
   } catch (reason) {
-    if (reason.name === "AbortError" || running !== own) return;
+    if (reason.name === "AbortError" || running !== controller) return;
     say(status, reason.message, true);
   }
 }
 
-function soon() {
+function schedule() {
   clearTimeout(timer);
-  timer = setTimeout(predict, PAUSE);
+  timer = setTimeout(predict, DEBOUNCE);
 }
 
 // Put a text into the query, as if it had been typed.
@@ -132,14 +132,14 @@ document.getElementById("add").addEventListener("submit", async (event) => {
 });
 
 undo.addEventListener("click", async () => {
-  const back = (model) => ask("/v1/labels/undo", { body: { model } });
-  if (!(await change(back, "Took the last label back."))) return;
+  const undoLast = (model) => ask("/v1/labels/undo", { body: { model } });
+  if (!(await change(undoLast, "Took the last label back."))) return;
   changes -= 1;
   undo.disabled = changes === 0;
   predict();
 });
 
-query.addEventListener("input", soon);
+query.addEventListener("input", schedule);
 count.addEventListener("change", predict);
 document.getElementById("ask").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -159,12 +159,12 @@ document.addEventListener("keydown", (event) => {
     clearTimeout(timer);
     predict();
   } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
-    walk(event);
+    moveFocus(event);
   }
 });
 
 // The arrows go from the text to the labels and back; inside a text of several lines they stay there.
-function walk(event) {
+function moveFocus(event) {
   const buttons = [...results.querySelectorAll(".label")];
   const here = buttons.indexOf(document.activeElement);
   if (here < 0 && (document.activeElement !== query || event.key === "ArrowUp" || query.value.includes("\n"))) return;
@@ -175,10 +175,10 @@ function walk(event) {
 
 async function begin() {
   try {
-    const known = await ask("/v1/model");
-    models = known.models.slice(0, 2);
-    const size = typeof known.labels === "number" ? `${known.labels.toLocaleString()} labels` : "";
-    const parts = [models.join(" and "), known.data ?? known.dataset, size];
+    const info = await ask("/v1/model");
+    models = info.models.slice(0, 2);
+    const size = typeof info.labels === "number" ? `${info.labels.toLocaleString()} labels` : "";
+    const parts = [models.join(" and "), info.data ?? info.dataset, size];
     document.getElementById("about").textContent = parts.filter((part) => typeof part === "string" && part).join(" · ");
     query.focus();
     if (query.value.trim()) predict();

@@ -1,17 +1,17 @@
-// Questions to the service. A key, when one is needed, is asked for once and kept for this tab.
+// Requests to the service. If it needs an API key, the user is prompted once; the key is kept for this tab.
 
 let key = sessionStorage.getItem("longtail-key") ?? "";
-let asking = null;
+let keyPrompt = null;
 
-export class Failed extends Error {
+export class HttpError extends Error {
   constructor(status, message) {
     super(message);
     this.status = status;
   }
 }
 
-function askForKey() {
-  asking ??= new Promise((resolve) => {
+function promptForKey() {
+  keyPrompt ??= new Promise((resolve) => {
     const dialog = document.getElementById("key-dialog");
     const form = document.getElementById("key-form");
     const field = document.getElementById("key");
@@ -19,7 +19,7 @@ function askForKey() {
       dialog.onclose = null;
       dialog.close();
       field.value = "";
-      asking = null;
+      keyPrompt = null;
       resolve(value);
     };
     form.onsubmit = (event) => {
@@ -30,12 +30,12 @@ function askForKey() {
     dialog.onclose = () => close("");
     dialog.showModal();
   });
-  return asking;
+  return keyPrompt;
 }
 
 export async function ask(path, { body, signal, method } = {}) {
-  const used = key;
-  const headers = used ? { Authorization: `Bearer ${used}` } : {};
+  const sentKey = key;
+  const headers = sentKey ? { Authorization: `Bearer ${sentKey}` } : {};
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const response = await fetch(path, {
     method: method ?? (body === undefined ? "GET" : "POST"),
@@ -45,13 +45,13 @@ export async function ask(path, { body, signal, method } = {}) {
   });
   const answer = await response.json().catch(() => ({}));
   if (response.status === 401) {
-    const given = key === used ? await askForKey() : key; // another question may have brought a key meanwhile
-    if (!given) throw new Failed(401, answer.detail);
-    key = given;
+    const entered = key === sentKey ? await promptForKey() : key; // another request may have set a key meanwhile
+    if (!entered) throw new HttpError(401, answer.detail);
+    key = entered;
     sessionStorage.setItem("longtail-key", key);
     return ask(path, { body, signal, method });
   }
-  if (!response.ok) throw new Failed(response.status, answer.detail ?? `status ${response.status}`);
+  if (!response.ok) throw new HttpError(response.status, answer.detail ?? `status ${response.status}`);
   return answer;
 }
 

@@ -1,0 +1,66 @@
+"""VECTOR × ROWS → SCORES, for so few labels that every step changes all rows: clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from longtail.parts import Classifier, FrozenHead, FrozenTower, Network, States, Step, Table
+from longtail.records import record
+from longtail.scorers.vectors import Projection, VectorScorer
+from longtail.stores.memory import MemoryStore
+from longtail.types import Floats
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@record
+class DenseRows(Classifier):
+    """A linear layer with a bias; all its rows are trained in every step."""
+
+    part: ClassVar[str] = "dense_rows"
+    dropout: float = Field(default=0.5, ge=0, lt=1)  # before the rows
+
+    def build(self, labels: int, width: int, network: Network) -> BuiltDenseRows:
+        """Make the layer."""
+        return BuiltDenseRows(self, labels, width)
+
+    def open(
+        self, arrays: Mapping[str, NDArray[Any]], tower: FrozenTower, head: FrozenHead | None, width: int
+    ) -> VectorScorer:
+        """Put the rows of a model file together."""
+        return VectorScorer.of_arrays(arrays, tower, Projection(head, False), width)
+
+
+class BuiltDenseRows:
+    """The layer while it is trained."""
+
+    texts_through_head: ClassVar[bool] = False
+
+    def __init__(self, settings: DenseRows, labels: int, width: int) -> None:
+        from torch import nn  # noqa: PLC0415
+
+        self.settings, self.tables = settings, dict[str, Table]()
+        self.module = nn.Linear(width, labels)
+        nn.init.xavier_uniform_(self.module.weight)
+        nn.init.zeros_(self.module.bias)
+
+    def texts(self, labels: NDArray[np.int64]) -> None:
+        """Ask for no label texts."""
+
+    def __call__(self, states: States, labels: NDArray[np.int64], texts: States | None, step: Step) -> Tensor:
+        """Score a batch against labels: (B, K)."""
+        scores: Tensor = self.module(step.drop(states.pooled, self.settings.dropout))
+        return scores if len(labels) == scores.shape[1] else scores[:, labels]
+
+    def freeze(
+        self, tower: FrozenTower, head: FrozenHead | None, names: Callable[[slice], Floats] | None
+    ) -> VectorScorer:
+        """Give the rows as arrays."""
+        weight, bias = (value.detach().cpu().numpy().copy() for value in self.module.parameters())
+        return VectorScorer(tower, Projection(head, False), MemoryStore.of(weight, bias))

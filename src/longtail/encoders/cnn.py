@@ -1,0 +1,32 @@
+"""WORDS → VECTOR by convolutions along the words, as is usual for text. References: [XML-CNN]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from longtail.encoders.ordered import OrderedEncoder
+from longtail.records import record
+
+
+@record
+class Cnn(OrderedEncoder):
+    """Settings of the conventional CNN: windows of words, the maximum over a few stretches, a narrow layer."""
+
+    part: ClassVar[str] = "cnn"
+    renamed: ClassVar[Mapping[str, str]] = {
+        "start": "init", "words": "max_tokens", "vector": "width", "windows": "kernel_sizes", "stretches": "pools",
+    }  # fmt: skip
+    filters: int = Field(default=128, ge=1, le=4096)
+    kernel_sizes: tuple[int, ...] = (2, 4, 8)
+    pools: int = Field(default=2, ge=1, le=64)  # stretches of the text of which each gives its maximum
+    width: int = Field(default=512, ge=1, le=8192)
+    dropout: float = Field(default=0.5, ge=0, lt=1)
+
+    def layers(self, seed: int) -> Any:
+        """Make the layers in torch."""
+        from longtail.encoders.towers.cnn import CnnLayers  # noqa: PLC0415  (torch)
+
+        return CnnLayers(self)

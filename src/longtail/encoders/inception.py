@@ -1,0 +1,53 @@
+"""WORDS → VECTOR by convolutions along the dimensions of the embedding, so that the order of the words matters little.
+
+Orthogonal attention (over words, then over dimensions), a projection of the words to channels, three widths side by
+side, a second convolution. References: [InceptionXML]; methods §5.1, §5.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from longtail.encoders.ordered import OrderedEncoder
+from longtail.records import Cost, Sizes, record
+
+STEP_CELLS = 256  # points of a batch, for the estimate
+
+
+@record
+class Inception(OrderedEncoder):
+    """Settings of the inception encoder; the vector has channels × ((dim / 4 - 16) / 4 + 1) entries."""
+
+    part: ClassVar[str] = "inception"
+    renamed: ClassVar[Mapping[str, str]] = {
+        "start": "init",
+        "words": "max_tokens",
+        "permuted": "permute_dims",
+        "head": "head.norm, of the objective",
+    }
+    min_batch: ClassVar[int] = 2  # of its batch norms
+    dim: int = Field(default=300, ge=64, le=4096, multiple_of=4)
+    channels: int = Field(default=32, ge=1, le=512)
+    dropout: float = Field(default=0.25, ge=0, lt=1)
+    drop_projection: bool = False  # the one-vs-all model drops after the projection, the other does not
+    attention: bool = True
+    permute_dims: bool = False  # the ablation: dimensions of the embedding in another order
+
+    @property
+    def width(self) -> int:
+        """The dimension of the vector."""
+        return self.channels * ((self.dim // 4 - 16) // 4 + 1)
+
+    def layers(self, seed: int) -> Any:
+        """Make the layers in torch."""
+        from longtail.encoders.towers.inception import InceptionLayers  # noqa: PLC0415  (torch)
+
+        return InceptionLayers(self, seed=seed)
+
+    def cost(self, sizes: Sizes) -> Cost:
+        """Count what a batch leaves for its way back: some twenty arrays of its words and channels."""
+        cells = STEP_CELLS * self.dim * (6 * self.max_tokens + 12 * self.channels)
+        return super().cost(sizes) + Cost(memory=4.0 * cells)

@@ -1,0 +1,130 @@
+"""WORDS IN ORDER → VECTOR: what the encoders that read one word after the other share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from longtail.data.sequences import Sequences
+from longtail.data.tokens import Words
+from longtail.encoders.bag import checked_words, start_words, word_cost
+from longtail.encoders.inputs import Ordered
+from longtail.errors import ModelError
+from longtail.parts import Arrays, Encoder, Inputs, Network, Query, Tower, below
+from longtail.records import Cost, Sizes, record
+from longtail.types import Floats, Texts
+
+CHUNK = 256  # texts that are encoded at once
+
+
+@record
+class OrderedEncoder(Encoder):
+    """Settings that encoders of words in order share; a subclass makes the layers."""
+
+    renamed: ClassVar[Mapping[str, str]] = {"start": "init", "words": "max_tokens", "vector": "width"}
+    dim: int = Field(default=300, ge=1, le=4096)
+    max_tokens: int = Field(default=32, ge=1, le=512)
+    init: str = "glove"
+
+    def layers(self, seed: int) -> Any:
+        """Make the torch module that turns embedded words (B, T, D) into vectors (B, width)."""
+        raise NotImplementedError
+
+    def tokenizer(self, texts: Texts, names: Texts | None, words: Words) -> Sequences:
+        """Give numbers to the words of points and label texts, the most common first."""
+        return Sequences.fit(texts, names or [])
+
+    def load_tokenizer(self, folder: Path, words: Words) -> Sequences:
+        """Open tokenizer.json."""
+        return Sequences.load(folder)
+
+    def inputs(self, tokenizer: Sequences, texts: Sequence[str]) -> Ordered:
+        """Turn texts into word ids."""
+        return Ordered(tokenizer.ids(texts, self.max_tokens))
+
+    def start(self, tokenizer: Sequences, inputs: Sequence[Inputs], seed: int) -> Arrays:
+        """Choose where word vectors start."""
+        return start_words(self, tokenizer, inputs, seed)
+
+    def build(self, start: Arrays, network: Network) -> Tower:
+        """Make the tower in torch."""
+        from longtail.encoders.towers.ordered import OrderedTower  # noqa: PLC0415  (torch)
+
+        return OrderedTower(self, start, network)
+
+    def open(self, arrays: Mapping[str, NDArray[Any]], tokenizer: Sequences) -> FrozenOrdered:
+        """Put the encoder of a model file together."""
+        vectors = checked_words(arrays, len(tokenizer), self.dim)
+        return FrozenOrdered(tokenizer, vectors, self, below(arrays, "encoder."))
+
+    def cost(self, sizes: Sizes) -> Cost:
+        """Count word vectors and their optimiser state."""
+        return word_cost(sizes, self.dim)
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenOrdered:
+    """Layers over the word vectors of a text."""
+
+    words: Sequences
+    vectors: Floats  # (V, D)
+    settings: OrderedEncoder
+    weights: Arrays  # of the layers
+    needs_torch: ClassVar[bool] = True
+
+    @cached_property
+    def layers(self) -> Any:
+        """The layers in torch, ready to encode."""
+        import torch  # noqa: PLC0415  (for the models that need it)
+
+        layers = self.settings.layers(0)
+        wanted, weights = layers.state_dict(), self.weights
+        wrong = set(wanted) ^ set(weights) or [n for n in wanted if wanted[n].shape != weights[n].shape]
+        if wrong:
+            raise ModelError(f"the layers of the encoder do not fit its settings ({sorted(wrong)[0]}); train again")
+        layers.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in weights.items()})
+        return layers.eval()
+
+    def encode(self, query: Query) -> Floats:
+        """Encode texts as (N, D)."""
+        vectors: Floats = query.once(self, "vectors", lambda: self.encode_inputs(self._inputs(query)))
+        return vectors
+
+    def encode_one(self, query: Query) -> Floats:
+        """Encode one text."""
+        vector: Floats = self.encode(query)[0]
+        return vector
+
+    def _inputs(self, query: Query) -> Ordered:
+        """Turn texts into word ids."""
+        ids = self.words.ids(query.texts, self.settings.max_tokens) if query.inputs is None else query.inputs.ids
+        return Ordered(ids)
+
+    def encode_inputs(self, inputs: Ordered) -> Floats:
+        """Encode word ids as (N, D)."""
+        from longtail.encoders.towers.ordered import encode  # noqa: PLC0415  (torch)
+
+        out = np.empty((len(inputs), self.settings.width), np.float32)
+        for start in range(0, len(inputs), CHUNK):
+            some = inputs.take(np.arange(start, min(start + CHUNK, len(inputs))))
+            out[start : start + CHUNK] = encode(self.layers, some, self.vectors)
+        return out
+
+    def operations(self) -> int:
+        """Count the operations for one text, with torch's counter."""
+        from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415
+
+        with FlopCounterMode(display=False) as counter:
+            self.encode_inputs(Ordered(np.ones((1, self.settings.max_tokens), np.int32)))
+        return int(counter.get_total_flops())
+
+    def arrays(self) -> Arrays:
+        """Name the arrays for a model file."""
+        return {"words": self.vectors} | {f"encoder.{name}": array for name, array in self.weights.items()}

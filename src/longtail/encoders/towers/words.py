@@ -1,0 +1,38 @@
+"""WORD VECTORS IN TRAINING: the table that towers of words share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from longtail.parts import Arrays, Network, Table
+
+
+class WordTower:
+    """A tower over one table of word vectors; `module` holds its other parameters."""
+
+    module: nn.Module
+
+    def __init__(self, start: Arrays, network: Network) -> None:
+        self.words = network.table(start["words"], frozen=network.frozen)
+        self.tables: dict[str, Table] = {"words": self.words}
+
+    def gather(self, ids: NDArray[Any]) -> tuple[Tensor, Tensor]:
+        """Gather the vectors of some words: where each word of `ids` stands among them, and the vectors."""
+        words = np.unique(ids).astype(np.int64)
+        vectors = self.words.gather(words)
+        return torch.from_numpy(np.searchsorted(words, ids)).to(vectors.device), vectors
+
+    def take_over(self, other: WordTower) -> None:
+        """Start from the weights of another tower."""
+        self.words.values.copy_(other.words.values)
+        self.module.load_state_dict(other.module.state_dict())
+
+    def vectors(self) -> NDArray[np.float32]:
+        """Return the word vectors as they are now; they change with the next step."""
+        vectors: NDArray[np.float32] = self.words.values.cpu().numpy()
+        return vectors

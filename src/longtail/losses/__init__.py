@@ -1,0 +1,1 @@
+"""SCORES × TARGETS → LOSS."""

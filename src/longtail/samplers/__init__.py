@@ -1,0 +1,1 @@
+"""BATCH → LABELS TO SCORE."""

@@ -1,0 +1,113 @@
+"""BATCH → BEST CLUSTERS → LABELS: labels are put into clusters, and only those of the best clusters are scored.
+
+An objective over clusters learns to score them, side by side with the one over labels. In training the clusters of the
+positives are always among the chosen ones. References: [InceptionXML] §5; methods §4.3 (1), §5.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from longtail.errors import RecipeError
+from longtail.labels.tree import Clusters as Partition
+from longtail.labels.tree import clusters, pifa, smoothed
+from longtail.labels.walk import random_walk
+from longtail.parts import Batch, BuiltSampler, Candidates, Fit, Network, Sampler, States, Step
+from longtail.records import record
+from longtail.scorers.clusters import ClusterRetriever
+
+LABELS_EACH = 8  # labels of a cluster, where a recipe does not say how many clusters
+
+
+@record
+class Clusters(Sampler):
+    """Settings of the clusters.
+
+    A batch is scored against the union of its candidates, of which each point sees its own; the union is cut to
+    `max_candidates` labels, the clusters that fewest points chose first.
+    """
+
+    part: ClassVar[str] = "clusters"
+    renamed: ClassVar[Mapping[str, str]] = {
+        "clusters": "num_clusters",
+        "most": "max_candidates",
+        "smoothed": "smooth",
+        "framework": "objectives.1.head (none: LightXML's) and detach",
+        "detached": "detach, of the objective",
+        "dropout": "objectives.1.classifier.dropout",
+    }
+    num_clusters: int | None = Field(default=None, ge=1)  # None: about eight labels each
+    top: int = Field(default=32, ge=1)
+    max_candidates: int = Field(default=8192, ge=1)
+    smooth: bool = True  # cluster on points and graph neighbours instead of points alone
+
+    def check(self, recipe: Any) -> None:
+        """Ask for an objective that learns the clusters."""
+        if not any(objective.over == "clusters" for objective in recipe.objectives):
+            raise RecipeError(f"{recipe.name}: the sampler `clusters` needs an objective over clusters beside it")
+
+    def build(self, network: Network) -> BuiltClusters:
+        """Put the labels into clusters."""
+        return BuiltClusters(self, partition(network.fit, self.num_clusters, smooth=self.smooth))
+
+    def open(self, arrays: Mapping[str, NDArray[Any]], over: Any = None) -> ClusterRetriever:
+        """Put what was learnt about clusters together."""
+        head = None if over is None or over.head is None else over.head.open(arrays, "clusters.head")
+        return ClusterRetriever.of_arrays(arrays, head, self.top)
+
+
+class BuiltClusters(BuiltSampler):
+    """The clusters of the labels."""
+
+    partition: Partition
+
+    def __init__(self, settings: Clusters, labels: Partition) -> None:
+        self.settings, self.partition = settings, labels
+
+    def propose(self, batch: Batch, states: Callable[[], States], step: Step) -> Candidates:
+        """Return the labels of the best clusters and of the positive ones, and which of them each point sees."""
+        import torch  # noqa: PLC0415
+
+        clusters = step.network.over("clusters").scored(batch, states, step)
+        with torch.no_grad():
+            positive = clusters.targets > 0
+            # Positives are lifted above every score, so that their clusters are always chosen.
+            lifted = torch.sigmoid(clusters.scores.float()) + positive
+            chosen = torch.zeros_like(lifted, dtype=torch.bool)
+            chosen.scatter_(1, lifted.topk(min(self.settings.top, len(self.partition)), dim=1).indices, True)
+            chosen |= positive
+        labels = self._union(chosen.cpu().numpy(), positive.cpu().numpy())
+        own = torch.from_numpy(self.partition.of[labels].astype(np.int64)).to(chosen.device)
+        return Candidates(labels, chosen[:, own])
+
+    def _union(self, chosen: NDArray[np.bool_], positive: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """List the labels of the chosen clusters, those of positives first, then those that most points chose."""
+        votes = chosen.sum(axis=0) + len(chosen) * positive.any(axis=0)
+        order = np.argsort(-votes, kind="stable")[: int((votes > 0).sum())]
+        sizes = np.diff(self.partition.starts)[order]
+        needed = int(positive.any(axis=0).sum())
+        kept = max(int(np.searchsorted(np.cumsum(sizes), self.settings.max_candidates, "right")), needed)
+        labels = self.partition.labels_of(np.sort(order[:kept])[None]).ravel()
+        return np.sort(labels[labels >= 0]).astype(np.int64)
+
+    def freeze(self, network: Network) -> ClusterRetriever:
+        """Give what was learnt about clusters."""
+        scorer = network.over("clusters").freeze()
+        rows = scorer.store.take(slice(None))
+        return ClusterRetriever(self.partition, scorer.project.head, rows, scorer.store.bias, self.settings.top)
+
+
+def partition(fit: Fit, count: int | None, *, smooth: bool) -> Partition:
+    """Put the labels into clusters, by the original points alone."""
+    original = fit.train.original
+    bags = fit.words.bag(original.need_texts("clusters"))
+    names = None if original.labels.texts is None else fit.words.bag(original.labels.texts)
+    vectors = pifa(original.targets, bags, names=names)
+    if smooth:
+        vectors = smoothed(vectors, random_walk(original.targets, seed=fit.seed))
+    return Partition.build(clusters(vectors, count or max(2, len(original.labels) // LABELS_EACH), seed=fit.seed))

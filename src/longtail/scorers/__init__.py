@@ -1,0 +1,1 @@
+"""QUERY → SCORED LABELS: what a trained model serves, without torch where it can."""

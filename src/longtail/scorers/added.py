@@ -1,0 +1,98 @@
+"""NEW LABEL TEXTS → SCORES: labels that came after training, scored beside those that were trained.
+
+By vectors a new label is what the encoder makes of its text, as far as it knows the words. By words it is a label text,
+and a training point that has the label: what self-annotation gives to trained labels. Words that the model never saw
+count as the rarest ones, so that a label with a new name is found by it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longtail.data.tokens import WORD, Words
+from longtail.parts import Query
+from longtail.scorers.fused import FusedScorer, Vectors
+from longtail.scorers.lexical import Candidates
+from longtail.types import Floats
+
+UNKNOWN = 0.5  # weight of similarity through words that vectors do not know
+
+
+@dataclass(frozen=True, eq=False)
+class Additions:
+    """New labels: their vectors, and for each word the labels that have it."""
+
+    words: Words  # of the model
+    lists: dict[str, tuple[NDArray[np.int64], Floats]]  # labels and weights
+    vectors: Floats | None  # (A, D)
+    bias: float
+    count: int
+
+    @classmethod
+    def of(cls, texts: Sequence[str], words: Words, scorer: Vectors | None) -> Additions:
+        """Encode and weigh label texts."""
+        lists: dict[str, list[tuple[int, float]]] = {}
+        for label, text in enumerate(texts):
+            for word, weight in _weights(text, words).items():
+                lists.setdefault(word, []).append((label, weight))
+        arrays = {
+            word: (np.array([label for label, _ in own]), np.array([weight for _, weight in own], np.float32))
+            for word, own in lists.items()
+        }
+        vectors, bias = None, 0.0
+        if scorer is not None:
+            vectors, bias = scorer.rows_for(texts), float(np.median(scorer.store.bias))
+        return cls(words, arrays, vectors, bias, len(texts))
+
+    def scores(
+        self, query: Query, fused: FusedScorer, proposed: Candidates | None, best: float
+    ) -> tuple[NDArray[Any], Floats]:
+        """Score the new labels of the only text beside the trained ones: their places (A,), and scores.
+
+        `proposed` is what words proposed, `best` the best score of a trained label.
+        """
+        similar, unseen = self.similarities(query.texts[0])
+        scores, known = np.zeros(self.count, np.float32), False
+        if fused.vectors is not None and self.vectors is not None:
+            known = bool(fused.vectors.encoded_one(query).any())
+            scores += fused.vectors.score_rows(query, self.vectors, self.bias, best)
+            scores += np.float32(UNKNOWN) * unseen
+        weight = 1.0 if fused.vectors is None else fused.blend
+        if fused.words is not None and weight > 0:
+            similarity, most = (0.0, 0.0) if proposed is None else (proposed.similarity, proposed.votes)
+            share, power = np.float32(fused.words.settings.share or 0), fused.words.settings.power or 1
+            votes = similar**power
+            near = similar / max(similarity, float(similar.max(initial=0)), 1e-12)
+            near_points = votes / max(most, float(votes.max(initial=0)), 1e-12)
+            scores += np.float32(weight) * (share * near + (1 - share) * near_points)
+        labels = np.arange(self.count)
+        return (labels, scores) if known else (labels[similar > 0], scores[similar > 0])
+
+    def similarities(self, text: str) -> tuple[Floats, Floats]:
+        """Compare a text with all new labels by words, (A,): altogether, and through words unknown to the model."""
+        all_words, new_words = np.zeros(self.count, np.float32), np.zeros(self.count, np.float32)
+        for word, weight in _weights(text, self.words).items():
+            if word in self.lists:
+                labels, own = self.lists[word]
+                all_words[labels] += np.float32(weight) * own
+                if word not in self.words.places:
+                    new_words[labels] += np.float32(weight) * own
+        return all_words, new_words
+
+
+def _weights(text: str, words: Words) -> dict[str, float]:
+    """Weigh all words of a text, to length one; unknown words weigh as much as the rarest."""
+    counts, rarest = Counter(WORD.findall(text.lower())), float(words.idf.max(initial=1.0))
+    weights = {}
+    for word, count in counts.items():
+        place = words.places.get(word)
+        weights[word] = (1 + math.log(count)) * (rarest if place is None else float(words.idf[place]))
+    length = math.sqrt(sum(weight * weight for weight in weights.values())) or 1.0
+    return {word: weight / length for word, weight in weights.items()}

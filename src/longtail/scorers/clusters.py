@@ -1,0 +1,82 @@
+"""VECTOR → CLUSTERS → CANDIDATES: the labels of the clusters that score best. References: [InceptionXML] §5."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from longtail.errors import ModelError
+from longtail.labels.tree import Clusters
+from longtail.parts import Arrays, FrozenHead
+from longtail.types import Floats, LabelMatrix, contains, rows_of
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterRetriever:
+    """What was learnt about clusters."""
+
+    clusters: Clusters
+    head: FrozenHead | None
+    rows: Floats  # (M, D)
+    bias: Floats  # (M,)
+    top: int
+
+    def scores(self, vectors: Floats) -> Floats:
+        """Score the clusters: (N, M)."""
+        return np.asarray((self.head(vectors) if self.head else vectors) @ self.rows.T + self.bias, np.float32)
+
+    def propose(self, vectors: Floats) -> sp.csr_array:
+        """List the labels of the best clusters of each vector (N, L); entries are the scores of their clusters."""
+        scores, top = self.scores(vectors), min(self.top, len(self.rows))
+        chosen = np.argpartition(-scores, top - 1, axis=1)[:, :top]
+        labels = self.clusters.labels_of(chosen)
+        of_labels = np.take_along_axis(scores, self.clusters.of[labels].astype(np.int64), axis=1)
+        proposed = rows_of(labels, of_labels, len(self.clusters.of))
+        proposed.sort_indices()
+        return proposed
+
+    def beyond(self, vectors: Floats, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
+        """Return the scores of the clusters of labels that are not proposed."""
+        own: Floats = self.scores(vectors)[rows, self.clusters.of[labels]]
+        return own
+
+    def combine(self, by_rows: Floats, own: Floats, starts: NDArray[Any]) -> Floats:
+        """Rank by the label rows alone, as the paper does."""
+        return by_rows
+
+    def choose(self, scorer: Any, quality: Callable[[Any], float]) -> ClusterRetriever:
+        """Leave everything as it is: there is nothing to choose."""
+        return self
+
+    def metrics(self, vectors: Floats, targets: LabelMatrix) -> dict[str, float]:
+        """Return how often the best cluster holds a positive."""
+        best = self.scores(vectors).argmax(axis=1)
+        right = contains(self.clusters.targets(targets), best[:, None].astype(np.int32))
+        return {"meta P@1": 100 * float(right.mean())}
+
+    def operations(self, labels: int, dim: int) -> tuple[int, int]:
+        """Count the scoring of all clusters, and the labels of the best."""
+        clusters = len(self.rows)
+        scored = round(labels * min(1, self.top / clusters))
+        return 2 * clusters * dim + (2 * dim * dim if self.head else 0), scored
+
+    def arrays(self) -> Arrays:
+        """Name the arrays for a model file."""
+        arrays: Arrays = {"clusters.of": self.clusters.of, "clusters.rows": self.rows, "clusters.bias": self.bias}
+        return arrays | (self.head.arrays("clusters.head") if self.head else {})
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]], head: FrozenHead | None, top: int) -> ClusterRetriever:
+        """Put the arrays of a model file together."""
+        of, rows = arrays["clusters.of"], arrays["clusters.rows"]
+        if of.ndim != 1 or (len(of) and not 0 <= of.min() <= of.max() < len(rows)):
+            raise ModelError("the clusters of the model are damaged; train again")
+        clusters = Clusters.build(of)
+        if len(clusters) != len(rows):
+            raise ModelError("the clusters of the model are damaged; train again")
+        return cls(clusters, head, rows, arrays["clusters.bias"], top)

@@ -1,0 +1,252 @@
+"""TEXT → LABELS BY WORDS: TF-IDF similarity to label texts and to training points, fused. Nothing is trained.
+
+score(label) = share · sim(query, label text) / best + (1 − share) · votes(label) / best, where the votes of the nearest
+training points are their similarity to the power `power`, spread over their labels. What is `None` in the settings is
+chosen on a validation part of the training points.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from pydantic import Field
+
+from longtail.data.dataset import Split
+from longtail.data.tokens import Words
+from longtail.errors import DataError, ModelError, RecipeError
+from longtail.files import matrix_arrays, matrix_of, read_arrays, write_arrays
+from longtail.parts import Query, Voice
+from longtail.records import Cost, Sizes, When, record
+from longtail.search.inverted import Inverted, entries_of
+from longtail.types import Floats, Ints, LabelMatrix, best_of, contains, rows_of
+
+NEIGHBOURS, POWERS, SHARES = (5, 10, 20, 40), (1.0, 2.0, 4.0, 8.0), tuple(np.linspace(0, 1, 21).round(2).tolist())
+MIDDLE = 0.4  # the share at which neighbours and power are compared
+LABELS, POINTS = 0, 1  # the groups of the index
+CANDIDATES = 100  # label texts considered for each of them
+NOTHING = np.zeros(0, np.int64)
+
+
+@record
+class Lexical(Voice):
+    """Settings of the lexical scores; None means: choose on validation."""
+
+    part: ClassVar[str] = "lexical"
+    neighbours: int | None = Field(default=None, ge=1, le=1000)
+    power: float | None = Field(default=None, gt=0)
+    share: float | None = Field(default=None, ge=0, le=1)
+    pairs: bool | None = False  # pieces of names and pairs of words count too
+
+    def fit(self, train: Split, words: Words) -> LexicalScorer:
+        """Index the label texts and the training points; every setting must be chosen."""
+        if not self.settled:
+            raise RecipeError("lexical: neighbours, power, share and pairs are not all chosen; call choose first")
+        names, texts = train.labels.texts, train.need_texts("knn")
+        if self.pairs:
+            words = Words.fit(texts, names or [], pairs=True)
+        if names is None and self.share:
+            raise DataError("the labels have no texts", remedy="set lexical.share=0 to use training points only")
+        labels = words.bag(names or [""] * len(train.labels))
+        scorer = LexicalScorer(words, Inverted.build(labels, words.bag(texts)), train.targets, self)
+        if self.pairs:
+            words.forget()  # nobody else has these
+        return scorer
+
+    def load(self, folder: Path, words: Words) -> LexicalScorer:
+        """Open the scorer of a model folder."""
+        return LexicalScorer.load(folder, words, self)
+
+    @property
+    def settled(self) -> bool:
+        """Whether every setting is chosen."""
+        return None not in (self.neighbours, self.power, self.share, self.pairs)
+
+    def undecided(self) -> When:
+        """Return when validation points settle a setting."""
+        return When.NEVER if self.settled else When.AFTER
+
+    def cost(self, sizes: Sizes) -> Cost:
+        """Count the entries of bags, twice, and the time that the choice of settings takes."""
+        texts = sizes.points + sizes.labels
+        index = 24 * sizes.words * texts + 16 * texts + 8 * sizes.pairs
+        pairs = 2.5 if self.pairs is not False else 1.0  # pieces and pairs of words have an index of their own
+        return Cost(memory=2 * pairs * index, disk=pairs * index, seconds=pairs * texts * 4e-5)
+
+    def choose(self, train: Split, validation: Split | None, words: Words) -> tuple[Self, LexicalScorer | None]:
+        """Choose on validation points what is not set; `train` must not know them, nor what was counted on them.
+
+        Returns the settings, and the scorer of `train` with them; without validation points, usual settings alone.
+        """
+        if validation is None:
+            usual: dict[str, Any] = {
+                "neighbours": 10,
+                "power": 2.0,
+                "share": 0.4 if train.labels.texts else 0.0,
+                "pairs": False,
+            }
+            return replace(self, **{name: usual[name] for name, value in self.fields().items() if value is None}), None
+        scorer = self._chosen(train, validation, words)
+        return replace(self, **scorer.settings.fields()), scorer
+
+    def _chosen(self, train: Split, validation: Split, words: Words) -> LexicalScorer:
+        """Make the scorer with the settings that validation points choose."""
+        if self.settled:
+            return self.fit(train, words)
+        first = replace(self, neighbours=self.neighbours or 1, power=self.power or 1, share=self.share or 0)
+        named = train.labels.texts is not None
+        trials = []
+        for pairs in (False, True) if self.pairs is None else (self.pairs,):
+            trial = replace(first, pairs=pairs).fit(train, words)
+            value, chosen = _choose(trial, validation, replace(self, pairs=pairs), has_names=named)
+            trials.append((value, replace(trial, settings=chosen)))
+        return max(trials, key=lambda choice: choice[0])[1]  # the first of equals: without pairs
+
+
+class Candidates(NamedTuple):
+    """The candidates of one text, and what their parts were divided by."""
+
+    labels: NDArray[np.int64]
+    scores: Floats
+    similarity: float  # of the nearest label text; 0 if there is none, or label texts do not count
+    votes: float  # of the label with most
+
+
+@dataclass(frozen=True, eq=False)
+class LexicalScorer:
+    """An inverted index of label texts and training points, with the targets of the latter."""
+
+    words: Words
+    near: Inverted  # LABELS (L, V) and POINTS (N, V)
+    targets: LabelMatrix  # (N, L)
+    settings: Lexical
+
+    def __len__(self) -> int:
+        return int(self.targets.shape[1])
+
+    def top(self, query: Query, k: int) -> tuple[Ints, Floats]:
+        """Score the k best labels of each text; a single text takes the quick way."""
+        if len(query) == 1:
+            candidates = self.candidates(query, k)
+            order = np.lexsort((candidates.labels, -candidates.scores))[:k]
+            row, values = np.full((1, k), -1, np.int32), np.full((1, k), -np.inf, np.float32)
+            row[0, : len(order)], values[0, : len(order)] = candidates.labels[order], candidates.scores[order]
+            return row, values
+        best = best_of(self.scores(query, k), k)
+        return best.labels, best.scores
+
+    def candidates(self, query: Query, k: int, also: NDArray[Any] | None = None) -> Candidates:
+        """Score the candidates for the k best labels of the only text, in no order, and in any case the labels `also`."""
+        words, weights = query.terms(self.words)
+        share, own, similar = np.float32(self.settings.share or 0), NOTHING, np.zeros(0, np.float32)
+        if share:
+            own, similar = self.near.nearest(LABELS, words, weights, k)
+        voted, votes = self._votes(*self.near.nearest(POINTS, words, weights, self.settings.neighbours or 1))
+        most = float(votes.max()) if len(votes) else 0.0
+        if also is not None:
+            some, votes_of = np.union1d(voted, also), votes
+            votes = np.zeros(len(some), np.float32)
+            votes[np.searchsorted(some, voted)] = votes_of
+            voted = some
+        matched = self.near.similarity(LABELS, words, weights, voted) if len(own) else None
+        scores = (1 - share) / np.float32(most) * votes if most else votes
+        if matched is None:
+            return Candidates(voted, scores, 0.0, most)
+        scores = scores + (share / similar[0]) * matched
+        fresh = np.ones(len(own), np.bool_)
+        if len(voted):
+            fresh = voted[np.minimum(np.searchsorted(voted, own), len(voted) - 1)] != own
+        if fresh.any():
+            voted = np.concatenate([voted, own[fresh]])
+            scores = np.concatenate([scores, (share / similar[0]) * similar[fresh]])
+        return Candidates(voted, scores, float(similar[0]), most)
+
+    def _votes(self, near: NDArray[Any], similarity: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """Add up what the nearest points say for their labels: (labels ascending, votes)."""
+        entries, sizes = entries_of(self.targets, near)
+        labels = self.targets.indices[entries]
+        values = np.repeat(similarity ** (self.settings.power or 1), sizes) * self.targets.data[entries]
+        order = labels.argsort(kind="stable")
+        labels = labels[order]
+        if len(labels) == 0:
+            return labels.astype(np.int64), values
+        changes = np.flatnonzero(labels[1:] != labels[:-1]) + 1
+        first = np.concatenate([[0], changes])
+        return labels[first].astype(np.int64), np.add.reduceat(values[order], first)
+
+    def scores(self, query: Query, k: int) -> sp.csr_array:
+        """Score many texts: (N, L) with the candidates of each as stored entries."""
+        bags = query.bag(self.words)
+        near, similarity = self.near.nearest_batch(POINTS, bags, self.settings.neighbours or 1)
+        votes = normalised(self.votes(near, similarity, self.settings.power or 1))
+        share = np.float32(self.settings.share or 0)
+        if share == 0:
+            return votes
+        own, similar = self.near.nearest_batch(LABELS, bags, k)
+        rows = np.repeat(np.arange(len(query)), np.diff(votes.indptr))
+        matched = self.near.pairs(LABELS, bags, rows, votes.indices)
+        sims = sp.csr_array((matched, votes.indices, votes.indptr), shape=votes.shape)
+        merged = sims.maximum(rows_of(own, similar, votes.shape[1]))
+        return sp.csr_array(share * normalised(merged) + (1 - share) * votes)
+
+    def votes(self, near: NDArray[Any], similarity: NDArray[Any], power: float) -> sp.csr_array:
+        """Add up the votes of many points' neighbours: (N, L)."""
+        weights = rows_of(near, similarity ** np.float32(power), self.targets.shape[0])
+        return sp.csr_array(weights @ self.targets)
+
+    def save(self, folder: Path) -> None:
+        """Write the index into a model folder; words that are not its own are written by their owner."""
+        if self.words.pairs:
+            self.words.save(folder)
+        write_arrays(folder / "lexical.safetensors", matrix_arrays("targets", self.targets) | self.near.arrays())
+
+    @classmethod
+    def load(cls, folder: Path, words: Words, settings: Lexical) -> LexicalScorer:
+        """Open what `save` wrote."""
+        arrays = read_arrays(folder / "lexical.safetensors")
+        words = Words.load(folder, pairs=True) if settings.pairs else words
+        scorer = cls(words, Inverted.of_arrays(arrays, 2), matrix_of(arrays, "targets"), settings)
+        if scorer.near.groups[LABELS].shape[0] != len(scorer):
+            raise ModelError("the label texts of the model are damaged; train again")
+        return scorer
+
+
+def normalised(scores: sp.csr_array) -> sp.csr_array:
+    """Divide each row by its largest entry."""
+    best = scores.max(axis=1).toarray().ravel() if scores.nnz else np.zeros(scores.shape[0])
+    data = scores.data / np.repeat(np.where(best > 0, best, 1), np.diff(scores.indptr))
+    return sp.csr_array((data.astype(np.float32), scores.indices, scores.indptr), shape=scores.shape)
+
+
+def _choose(trial: LexicalScorer, validation: Split, settings: Lexical, *, has_names: bool) -> tuple[float, Lexical]:
+    """Choose neighbours and power at a middling share, then the share; returns how good the choice is too."""
+    bags = trial.words.bag(validation.need_texts("knn"))
+    most = max(NEIGHBOURS) if settings.neighbours is None else settings.neighbours
+    near, similarity = trial.near.nearest_batch(POINTS, bags, most)
+    own, similar = trial.near.nearest_batch(LABELS, bags, CANDIDATES)
+    sims = normalised(rows_of(own, similar, validation.targets.shape[1]))
+    sizes = np.maximum(np.diff(validation.targets.indptr), 1)
+
+    def value(trying: Lexical) -> float:
+        """Add P@1 and recall@5: the best first answer, and as much of the tail as five answers can hold."""
+        some = trying.neighbours or 1
+        votes = normalised(trial.votes(near[:, :some], similarity[:, :some], trying.power or 1))
+        share = np.float32(trying.share or 0)
+        top = best_of(sp.csr_array(share * sims + (1 - share) * votes), 10).without(validation.excluded, 5)
+        hits = contains(validation.targets, top.labels)
+        return float(hits[:, 0].mean() + (hits.sum(axis=1) / sizes).mean())
+
+    first = settings.share if settings.share is not None else MIDDLE if has_names else 0.0
+    trials = [
+        replace(settings, neighbours=neighbours, power=power, share=first)
+        for neighbours in (NEIGHBOURS if settings.neighbours is None else (settings.neighbours,))
+        for power in (POWERS if settings.power is None else (settings.power,))
+    ]
+    best = max(trials, key=value)
+    if settings.share is not None or not has_names:
+        return value(best), best
+    return max(((value(choice), choice) for choice in (replace(best, share=s) for s in SHARES)), key=lambda c: c[0])

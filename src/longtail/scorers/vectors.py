@@ -1,0 +1,268 @@
+"""QUERY → LABELS BY VECTORS: what an encoder makes of a text against one vector per label, without torch if it can.
+
+All labels are searched in a store, or only those are scored that a retriever (clusters, or what is near) proposes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from longtail.errors import ModelError
+from longtail.parts import Arrays, FrozenHead, FrozenTower, LabelStore, Query, Retriever
+from longtail.search.exact import unit
+from longtail.stores.memory import MemoryStore
+from longtail.types import Floats, Ints, best_of
+
+BLOCK = 1024  # texts that pass the head at once
+SAMPLE = 1000  # trained labels that the length of new vectors is taken from
+Ranked = tuple[NDArray[Any], Floats]  # labels and scores, best first
+
+
+def known(vectors: Floats) -> NDArray[np.bool_]:
+    """Return which encoded texts have anything to go by: (N, 1)."""
+    return np.asarray(vectors.any(axis=1, keepdims=True), np.bool_)
+
+
+def answered(vectors: Floats, labels: Ints, scores: Floats) -> tuple[Ints, Floats]:
+    """Leave texts without a known word without labels."""
+    mask = known(vectors)
+    return np.where(mask, labels, np.int32(-1)), np.where(mask, scores, np.float32(-np.inf))
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """The way from the encoder to the product with label vectors: a head, then length one if scores are cosines."""
+
+    head: FrozenHead | None
+    cosine: bool
+
+    def __call__(self, vectors: Floats) -> Floats:
+        """Pass vectors (N, D), or one (D,), through."""
+        out = vectors if self.head is None else self.head(vectors)
+        if not self.cosine:
+            return out
+        if out.ndim == 2:
+            return unit(out)
+        length = math.sqrt(float(out @ out))
+        return out / np.float32(length) if length > 1e-12 else out
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """Several projections side by side."""
+
+    parts: tuple[Projection | Joined, ...]
+    weights: tuple[float, ...]
+    head: ClassVar[None] = None
+    cosine: ClassVar[bool] = False
+
+    def __call__(self, vectors: Floats) -> Floats:
+        """Pass vectors through each, scaled by its weight, and put what comes out side by side."""
+        out = [np.float32(weight) * part(vectors) for part, weight in zip(self.parts, self.weights, strict=True)]
+        return np.concatenate(out, axis=-1)
+
+
+@dataclass(frozen=True, eq=False)
+class VectorScorer:
+    """The encoder, the projection before the label vectors, and the store of these."""
+
+    tower: FrozenTower
+    project: Projection | Joined
+    store: LabelStore
+    texts_through_head: bool = True  # whether the vector of a label text passes the head
+    retriever: Retriever | None = None
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    @property
+    def shares_threads(self) -> bool:
+        """Whether several threads may search side by side: torch and products with all labels have their own."""
+        return self.store.shares_threads and not self.tower.needs_torch
+
+    def led(self, retriever: Retriever) -> VectorScorer:
+        """Score what a retriever proposes."""
+        return replace(self, retriever=retriever)
+
+    def with_store(self, store: LabelStore) -> VectorScorer:
+        """Search label vectors that are kept elsewhere."""
+        return replace(self, store=store)
+
+    def encoded(self, query: Query) -> Floats:
+        """Encode texts, ready for the product with label vectors: (N, D), zero where no word is known."""
+        vectors: Floats = query.once(self, "encoded", lambda: self._encoded(query))
+        return vectors
+
+    def _encoded(self, query: Query) -> Floats:
+        vectors = self.tower.encode(query)
+        blocks = (vectors[some] for some in query.blocks(BLOCK))
+        out = [np.where(known(block), self.project(block), np.float32(0)) for block in blocks]
+        return np.concatenate(out) if out else np.zeros((0, self.store.dim), np.float32)
+
+    def encoded_one(self, query: Query) -> Floats:
+        """Encode the only text, ready for the product with label vectors: (D,), zero where no word is known."""
+        vector: Floats = query.once(self, "encoded one", lambda: self._encoded_one(query))
+        return vector
+
+    def _encoded_one(self, query: Query) -> Floats:
+        vector = self.tower.encode_one(query)
+        return self.project(vector) if vector.any() else np.zeros(self.store.dim, np.float32)
+
+    def top(self, query: Query, k: int) -> tuple[Ints, Floats]:
+        """Find the k best labels of each text; equal scores go to the smaller label, places without one hold -1."""
+        k = min(k, len(self))
+        labels, scores = np.full((len(query), k), -1, np.int32), np.full((len(query), k), -np.inf, np.float32)
+        if self.retriever is not None:
+            best = best_of(self.proposed(query), k)
+            found = answered(self.tower.encode(query), best.labels, best.scores)
+        else:
+            encoded = self.encoded(query)
+            found = answered(encoded, *self.store.search(encoded, k))
+        labels[:, : found[0].shape[1]], scores[:, : found[1].shape[1]] = found
+        return labels, scores
+
+    def proposed(self, query: Query) -> sp.csr_array:
+        """Score what the retriever proposes: (N, L)."""
+        scores: sp.csr_array = query.once(self, "proposed", lambda: self._proposed(query))
+        return scores
+
+    def _proposed(self, query: Query, also: sp.csr_array | None = None) -> sp.csr_array:
+        """Score what the retriever proposes, and further pairs (N, L) with it."""
+        retriever, vectors = self.retriever, self.tower.encode(query)
+        if retriever is None:
+            raise ModelError("there is no retriever")
+        own: sp.csr_array = query.once(retriever, "own", lambda: retriever.propose(vectors))
+        if also is not None:
+            own = _with_pairs(own, also, lambda rows, labels: retriever.beyond(vectors, rows, labels))
+        rows = np.repeat(np.arange(len(query)), np.diff(own.indptr))
+        projected = np.concatenate([self.project(vectors[some]) for some in query.blocks(BLOCK)] or [vectors])
+        by_rows = self.store.pairs(projected, rows, own.indices)
+        data = retriever.combine(by_rows, own.data, own.indptr)
+        return sp.csr_array((data, own.indices, own.indptr), shape=own.shape)
+
+    def pairs(self, query: Query, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
+        """Score pairs: text rows[i] with labels[i]; rows ascend."""
+        if self.retriever is None:
+            return self.store.pairs(self.encoded(query), rows, labels)
+        starts = np.searchsorted(rows, np.arange(len(query) + 1))
+        ones = np.ones(len(labels), np.float32)
+        wanted = sp.csr_array((ones, labels, starts), shape=(len(query), len(self)))
+        scored = self._proposed(query, also=wanted)
+        keys = np.repeat(np.arange(len(query)), np.diff(scored.indptr)) * len(self) + scored.indices
+        found: Floats = scored.data[np.searchsorted(keys, rows * len(self) + labels)]
+        return found
+
+    def top_one(self, query: Query, n: int) -> Ranked:
+        """Find the n best labels of the only text, best first; none where no word is known."""
+        vector = self.encoded_one(query)
+        if not vector.any():
+            return np.zeros(0, np.int64), np.zeros(0, np.float32)
+        if self.retriever is not None:
+            labels, scores = self.top(query, n)
+            mask = labels[0] >= 0
+            return labels[0][mask], scores[0][mask]
+        return self.store.search_one(vector, n)
+
+    def score_one(self, query: Query, labels: NDArray[Any]) -> Floats:
+        """Score chosen labels for the only text."""
+        if self.retriever is None:
+            return self.store.score(self.encoded_one(query), labels)
+        order = np.argsort(labels, kind="stable")
+        scores = np.empty(len(labels), np.float32)
+        scores[order] = self.pairs(query, np.zeros(len(labels), np.int64), labels[order])
+        return scores
+
+    def rows_for(self, texts: Sequence[str]) -> Floats:
+        """Make vectors of labels that came after training from their texts, of the length that trained labels have."""
+        vectors = self.tower.encode(Query(texts))
+        rows = self.project.head(vectors) if self.texts_through_head and self.project.head else vectors
+        rows = unit(rows)
+        if not self.project.cosine:
+            some = np.random.default_rng(0).permutation(len(self))[:SAMPLE]
+            rows = rows * np.float32(np.median(np.linalg.norm(self.store.take(np.sort(some)), axis=1)))
+        return np.asarray(rows * known(vectors), np.float32)  # nothing is known: no vector
+
+    def score_rows(self, query: Query, rows: Floats, bias: float, best: float) -> Floats:
+        """Score vectors of new labels beside trained ones, of which the best of this text has the score `best`."""
+        vector = self.encoded_one(query)
+        if self.retriever is None or self.project.cosine:
+            return np.asarray(rows @ vector + np.float32(bias), np.float32)
+        lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(vector)
+        cosines = np.asarray(rows @ vector / np.maximum(lengths, 1e-12), np.float32)
+        return np.float32(best) * np.maximum(cosines, 0)
+
+    def join(self, others: Sequence[VectorScorer], weights: Sequence[float]) -> VectorScorer:
+        """Return a scorer whose scores are the weighted sums of these: vectors side by side."""
+        parts = (self, *others)
+        if any(part.retriever is not None for part in parts):
+            raise ModelError("objectives with candidates of their own cannot be joined; use one of them over labels")
+        rows = np.concatenate([part.store.take(slice(None)) for part in parts], axis=1)
+        bias = sum(weight * part.store.bias for weight, part in zip(weights, parts, strict=True))
+        joined = Joined(tuple(part.project for part in parts), tuple(weights))
+        store = MemoryStore.of(rows, np.asarray(bias, np.float32))
+        return JoinedScorer(self.tower, joined, store, self.texts_through_head, parts=parts)
+
+    def operations(self) -> int:
+        """Count the multiplications and additions of one prediction: the encoder, its heads, and the scored labels."""
+        labels, dim = len(self), self.store.dim
+        own, scored = (0, labels) if self.retriever is None else self.retriever.operations(labels, dim)
+        return self.tower.operations() + own + (2 * dim * dim if self.project.head else 0) + 2 * scored * dim
+
+    def arrays(self) -> Arrays:
+        """Name the arrays for a model file."""
+        arrays: Arrays = {"labels": self.store.take(slice(None)), "bias": self.store.bias}
+        arrays |= self.tower.arrays()
+        arrays |= self.project.head.arrays("head") if self.project.head else {}
+        return arrays | (self.retriever.arrays() if self.retriever else {})
+
+    @classmethod
+    def of_arrays(
+        cls, arrays: Mapping[str, NDArray[Any]], tower: FrozenTower, project: Projection, width: int, *,
+        texts_through_head: bool = True,
+    ) -> VectorScorer:  # fmt: skip
+        """Put the arrays of a model file together and check that they fit each other."""
+        labels, bias = arrays["labels"], arrays["bias"]
+        if labels.shape != (len(bias), width):
+            raise ModelError("the shapes of label vectors disagree; train again")
+        return cls(tower, project, MemoryStore.of(labels, bias), texts_through_head)
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedScorer(VectorScorer):
+    """Scorers of one tower whose vectors stand side by side."""
+
+    parts: tuple[VectorScorer, ...] = ()
+
+    def rows_for(self, texts: Sequence[str]) -> Floats:
+        """Make vectors of new labels, each part its own."""
+        return np.concatenate([part.rows_for(texts) for part in self.parts], axis=1)
+
+    def arrays(self) -> Arrays:
+        """Name the arrays of each part for a model file."""
+        first, *others = (part.arrays() for part in self.parts)
+        tower = self.tower.arrays()
+        for place, arrays in enumerate(others, 1):
+            first |= {f"objective{place}.{name}": array for name, array in arrays.items() if name not in tower}
+        return first
+
+
+def _with_pairs(own: sp.csr_array, wanted: sp.csr_array, score: Any) -> sp.csr_array:
+    """Add pairs (N, L) that are not among the proposals, with scores of their own; columns ascend."""
+    width = own.shape[1]
+    keys = np.repeat(np.arange(own.shape[0]), np.diff(own.indptr)) * width + own.indices
+    asked = np.unique(np.repeat(np.arange(own.shape[0]), np.diff(wanted.indptr)) * width + wanted.indices)
+    fresh = np.setdiff1d(asked, keys, assume_unique=True)
+    if len(fresh) == 0:
+        return own
+    data = np.concatenate([own.data, score(*np.divmod(fresh, width))]).astype(np.float32)
+    merged = np.concatenate([keys, fresh])
+    order = np.argsort(merged, kind="stable")
+    starts = np.searchsorted(merged[order], np.arange(own.shape[0] + 1) * width)
+    return sp.csr_array((data[order], merged[order] % width, starts), shape=own.shape)

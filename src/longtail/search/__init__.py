@@ -1,0 +1,1 @@
+"""VECTORS → NEIGHBOURS: no labels, no models, only vectors and ids."""

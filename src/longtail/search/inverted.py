@@ -1,0 +1,217 @@
+"""QUERY → NEAREST ROWS: top-n search in sparse vectors, the rarest words of the query first.
+
+The lists of the rarest words are read, as long as they hold `MAX_READ` entries together and one list at least: they
+name the candidates. Those that these words favour most are compared with the whole query. So a row that shares only
+common words with a query is found when the query has no others. Rows that are equal would be favoured alike: chance
+numbers in the lists decide which of them are looked at, so that one query and many are answered alike.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sparse_dot_topn import sp_matmul_topn
+
+from longtail.errors import ModelError
+from longtail.files import matrix_arrays, matrix_of
+from longtail.machine import cores
+from longtail.types import Floats, best_of
+
+MAX_READ = 8192  # entries of the lists of rare words
+SPARE = 10  # candidates that are compared with the whole query, beyond those asked for
+TIE_BREAK = np.float32(2**-10)  # weights in lists are smaller by so much at most, by chance, to tell equal rows apart
+BLOCK = 1024  # queries of a batch that are multiplied at once
+
+
+class Scratch(threading.local):
+    """Zeros that a query writes into and clears again, for each thread."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[int, Floats] = {}
+
+    def __reduce__(self) -> tuple[type[Scratch], tuple[()]]:
+        return Scratch, ()  # copies and pickles begin with nothing
+
+    def zeros(self, size: int) -> Floats:
+        """Lend zeros."""
+        if size not in self.arrays:
+            self.arrays[size] = np.zeros(size, np.float32)
+        return self.arrays[size]
+
+
+class Copies:
+    """The lists of those groups that a batch was looked for in, as the product wants them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lists: dict[int, sp.csr_matrix] = {}
+
+    def __reduce__(self) -> tuple[type[Copies], tuple[()]]:
+        return Copies, ()  # made again where they are needed
+
+
+@dataclass(frozen=True, eq=False)
+class Inverted:
+    """Groups of rows (R, V) with non-negative entries, and the list of every word in each group.
+
+    >>> index = Inverted.build(sp.csr_array(np.array([[1, 0], [0.6, 0.8], [0, 1]], np.float32)))
+    >>> rows, similarities = index.nearest(0, np.array([0]), np.array([1.0], np.float32), 2)
+    >>> rows.tolist(), similarities.tolist()
+    ([0, 1], [1.0, 0.6000000238418579])
+    """
+
+    groups: tuple[sp.csr_array, ...]  # (R_g, V) each
+    lists: tuple[sp.csr_array, ...]  # (V, R_g) each
+    scratch: Scratch = field(default_factory=Scratch, repr=False)
+    copies: Copies = field(default_factory=Copies, repr=False)
+
+    @classmethod
+    def build(cls, *groups: sp.csr_array) -> Inverted:
+        """Make the lists."""
+        lists = []
+        for group in groups:
+            by_word = sp.csr_array(group.T)
+            chance = np.random.default_rng(0).random(group.shape[0], np.float32)
+            by_word.data = by_word.data * (1 - TIE_BREAK * chance[by_word.indices])
+            by_word.indices = by_word.indices.astype(np.int64)  # numpy gathers by these without converting them first
+            lists.append(by_word)
+        return cls(groups, tuple(lists))
+
+    def nearest(self, group: int, words: NDArray[Any], weights: Floats, n: int) -> tuple[NDArray[np.int64], Floats]:
+        """Find the n rows of a group most similar to one query, best first, none with similarity zero."""
+        lists = self.lists[group]
+        starts, ends = lists.indptr[words], lists.indptr[words + 1]
+        postings = [
+            (lists.indices[start:end], np.float32(weight) * lists.data[start:end])
+            for start, end, weight in _rarest(starts.tolist(), ends.tolist(), weights.tolist())
+        ]
+        if not postings or n < 1:
+            return np.zeros(0, np.int64), np.zeros(0, np.float32)
+        sums, wide = self.scratch.zeros(lists.shape[1]), n + SPARE
+        read = np.concatenate([listed for listed, _ in postings])
+        try:
+            np.add.at(sums, read, np.concatenate([parts for _, parts in postings]))
+            # A row stands once in a list at most, so among so many places there are enough rows.
+            rows, favour = _largest(read, sums.take(read), wide * len(postings))
+            places = np.arange(len(rows), dtype=np.float32)
+            sums[rows] = places  # the last place of each row stays
+            last = sums.take(rows) == places
+        finally:
+            sums[read] = 0
+        rows = np.sort(_largest(rows[last], favour[last], wide)[0])
+        exact = self.similarity(group, words, weights, rows)
+        order = np.argsort(-exact, kind="stable")[:n]  # rows ascend: the smaller of equals is first
+        order = order[exact[order] > 0]
+        return rows[order], exact[order]
+
+    def similarity(self, group: int, words: NDArray[Any], weights: Floats, rows: NDArray[Any]) -> Floats:
+        """Return the similarity of one query and chosen rows of a group."""
+        matrix, query = self.groups[group], self.scratch.zeros(self.groups[group].shape[1])
+        entries, sizes = entries_of(matrix, rows)
+        ends = np.cumsum(sizes)
+        try:
+            query[words] = weights
+            shares = np.multiply(matrix.data.take(entries), query.take(matrix.indices.take(entries)), dtype=np.float64)
+        finally:
+            query[words] = 0
+        before = np.concatenate([[0.0], np.cumsum(shares)])
+        rounded: Floats = np.round(before[ends] - before[ends - sizes], 6).astype(np.float32)
+        return rounded
+
+    def pairs(self, group: int, queries: sp.csr_array, asked: NDArray[Any], rows: NDArray[Any]) -> Floats:
+        """Return the similarity of pairs: query asked[i] with row rows[i] of a group."""
+        product = queries.astype(np.float64)[asked].multiply(self.groups[group][rows])
+        return np.round(np.asarray(product.sum(axis=1)).ravel(), 6).astype(np.float32)
+
+    def nearest_batch(self, group: int, queries: sp.csr_array, n: int) -> tuple[NDArray[np.int32], Floats]:
+        """Find the n nearest rows of many queries: (N, n) rows, -1 where there are fewer, and their similarities."""
+        found = np.full((queries.shape[0], n), -1, np.int32)
+        values = np.zeros((queries.shape[0], n), np.float32)
+        lists = self._lists(group)
+        for start in range(0, queries.shape[0], BLOCK):
+            block = queries[start : start + BLOCK]
+            lead = sp.csr_matrix(self._leading(group, block))
+            # It holds Python's lock, so all cores work for it, also where other threads share them.
+            product = sp_matmul_topn(lead, lists, top_n=n + SPARE, threshold=0.0, sort=False, n_threads=cores())
+            asked = np.repeat(np.arange(block.shape[0]), np.diff(product.indptr))
+            product.data = self.pairs(group, block, asked, product.indices)
+            best = best_of(sp.csr_array(product), n)
+            similar = best.scores > 0
+            found[start : start + BLOCK] = np.where(similar, best.labels, -1)
+            values[start : start + BLOCK] = np.where(similar, best.scores, 0)
+        return found, values
+
+    def _lists(self, group: int) -> sp.csr_matrix:
+        """Return the lists of a group for the product, which wants writable arrays, narrow indices and this class."""
+        with self.copies.lock:
+            if group not in self.copies.lists:
+                lists = self.lists[group]
+                parts = np.array(lists.data), lists.indices.astype(np.int32), np.array(lists.indptr)
+                self.copies.lists[group] = sp.csr_matrix(parts, shape=lists.shape)
+            return self.copies.lists[group]
+
+    def _leading(self, group: int, queries: sp.csr_array) -> sp.csr_array:
+        """Keep the words of each query whose lists are read."""
+        asked = np.repeat(np.arange(queries.shape[0]), np.diff(queries.indptr))
+        sizes = np.diff(self.lists[group].indptr)[queries.indices]
+        order = np.lexsort((sizes, asked))
+        read = np.cumsum(sizes[order])
+        before = np.append(0, read)[queries.indptr[:-1]]  # read for the queries before
+        read -= np.repeat(before, np.diff(queries.indptr))
+        chosen = np.zeros(len(order), np.bool_)
+        chosen[order] = (read <= MAX_READ) | (read == sizes[order])  # and the first that has a list
+        starts = np.append(0, np.cumsum(chosen))[queries.indptr]
+        return sp.csr_array((queries.data[chosen], queries.indices[chosen], starts), shape=queries.shape)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Name the arrays for a model file."""
+        arrays: dict[str, NDArray[Any]] = {}
+        for place, (group, lists) in enumerate(zip(self.groups, self.lists, strict=True)):
+            arrays |= matrix_arrays(f"group{place}", group) | matrix_arrays(f"lists{place}", lists)
+        return arrays
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]], groups: int) -> Inverted:
+        """Put the arrays of a model file together, after checking that they fit each other."""
+        index = cls(
+            tuple(matrix_of(arrays, f"group{place}") for place in range(groups)),
+            tuple(matrix_of(arrays, f"lists{place}") for place in range(groups)),
+        )
+        for group, lists in zip(index.groups, index.lists, strict=True):
+            if group.shape != lists.shape[::-1] or group.nnz != lists.nnz or group.shape[1] != index.groups[0].shape[1]:
+                raise ModelError("the inverted index is damaged; train the model again")
+        return index
+
+
+def entries_of(matrix: sp.csr_array, rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where the entries of chosen rows lie, one row after the other, and how many each has."""
+    begin = matrix.indptr[rows].astype(np.int64)
+    sizes = matrix.indptr[rows + 1] - begin
+    ends = np.cumsum(sizes)
+    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begin - ends + sizes, sizes), sizes
+
+
+def _largest(rows: NDArray[np.int64], values: Floats, count: int) -> tuple[NDArray[np.int64], Floats]:
+    """Keep the rows with the largest values, and all that are equal to the last of them."""
+    if len(rows) <= count:
+        return rows, values
+    kept = values >= np.partition(values, len(values) - count)[len(values) - count]
+    return rows[kept], values[kept]
+
+
+def _rarest(starts: list[int], ends: list[int], weights: list[float]) -> list[tuple[int, int, float]]:
+    """Choose the lists to read, shortest first: (start, end, weight of the word)."""
+    read, chosen = 0, []
+    for size, start, weight in sorted(
+        (end - start, start, weight) for start, end, weight in zip(starts, ends, weights, strict=True)
+    ):
+        read += size
+        if size and (read <= MAX_READ or read == size):
+            chosen.append((start, start + size, weight))
+    return chosen

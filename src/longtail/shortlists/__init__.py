@@ -1,1 +1,0 @@
-"""QUERY → CANDIDATES."""

@@ -1,0 +1,62 @@
+"""RECIPE + POINTS → SCORER: walk through the stages of a recipe, each of which a killed run continues."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from longtail.data.dataset import Split
+from longtail.data.tokens import Words
+from longtail.parts import Encoder, Fit, Points, Tokenizer
+from longtail.recipe import Recipe
+from longtail.types import Progress
+
+SHORT = 0.25  # of the steps, where weights are trained only to choose by
+
+
+def learn(
+    recipe: Recipe, train: Split, words: Words, *, validation: Split | None = None, fingerprint: str = "",
+    scratch: Path | None = None, progress: Progress | None = None,
+) -> tuple[Any, Tokenizer]:  # fmt: skip
+    """Run the stages of a recipe; returns the scorer and the tokenizer of its encoder."""
+    encoder = recipe.encoder
+    assert encoder is not None, "Recipe.check has seen it"
+    if scratch is not None:
+        scratch.mkdir(parents=True, exist_ok=True)
+    tokenizer = encoder.tokenizer(train.need_texts("training"), train.labels.texts, words)
+    points = as_numbers(encoder, tokenizer, train)
+    fit = Fit(recipe, train, validation, words, tokenizer, points, scratch, fingerprint, progress)
+
+    def trial(some: Fit) -> Any:
+        return run_stages(some.changed(recipe=shortened(recipe), scratch=None)).scorer
+
+    for stage in recipe.stages:
+        fit = stage.prepare(fit, trial)
+    return run_stages(fit).scorer, tokenizer
+
+
+def run_stages(fit: Fit) -> Fit:
+    """Run all stages, each from where the one before ended."""
+    for stage in fit.recipe.stages:
+        fit = stage.run(fit)
+    return fit
+
+
+def shortened(recipe: Recipe) -> Recipe:
+    """Train for a share of the steps, in every stage, to choose by."""
+    return replace(recipe, stages=tuple(stage.shortened(SHORT) for stage in recipe.stages))
+
+
+def as_numbers(encoder: Encoder, tokenizer: Tokenizer, train: Split) -> Points:
+    """Turn texts into numbers."""
+    names = train.labels.texts
+    return Points(
+        inputs=encoder.inputs(tokenizer, train.need_texts("training")),
+        targets=train.targets,
+        excluded=train.excluded,
+        weights=np.ones(len(train), np.float32),
+        names=None if names is None else encoder.inputs(tokenizer, names),
+    )

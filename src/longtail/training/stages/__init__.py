@@ -1,0 +1,1 @@
+"""The stages of a training, one after the other, each of which a killed run continues."""

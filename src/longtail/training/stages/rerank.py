@@ -1,0 +1,66 @@
+"""SCORER → SCORER: a last stage, in which a second network learns to rank what the first one finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from pydantic import Field
+
+from longtail.files import matrix_arrays
+from longtail.parts import Fit, Query, Sampler, Scorer, Stage, below
+from longtail.records import record, replaced
+from longtail.samplers.batch_pool import BatchPool, only_wrong
+from longtail.scorers.reranked import RerankedScorer
+from longtail.training.settings import LoopSettings
+from longtail.training.stages.training import prepared
+from longtail.types import LabelMatrix, rows_of
+
+BLOCK = 1024  # points whose candidates are found at once
+
+
+@record
+class Rerank(Stage):
+    """A second network, trained on what the first one finds for the training points, ranks the `top` best again."""
+
+    part: ClassVar[str] = "rerank"
+    place: ClassVar[int] = 2
+    top: int = Field(default=200, ge=1)
+    sampler: Sampler = BatchPool(random=200, hard=20)
+    training: LoopSettings = LoopSettings(epochs=10, learning_rate=0.002, schedule="step", decay_every=0.8)
+
+    def shortened(self, share: float) -> Self:
+        """Return the same stage with a share of its steps."""
+        return replaced(self, "training", self.training.shortened(share))
+
+    def run(self, fit: Fit) -> Fit:
+        """Train the second network."""
+        from longtail.training.loop import run_loop  # noqa: PLC0415  (torch)
+        from longtail.training.network import TrainedNetwork  # noqa: PLC0415
+
+        first: Any = fit.scorer
+        objective = replace(fit.recipe.objectives[0], sampler=self.sampler)
+        network = TrainedNetwork(fit, (objective,), self.training, augmentations=prepared(fit))
+        network.terms[0].sampler.restore(matrix_arrays("mined", wrong_candidates(fit, first, self.top)))
+        run_loop(network, "rerank", self.training)
+        second: Any = network.terms[0].freeze()
+        return fit.changed(scorer=RerankedScorer(first, second, self.top))
+
+    def open(self, arrays: Mapping[str, NDArray[Any]], scorer: Any, opened: Callable[..., Any]) -> Scorer:
+        """Add the second scorer to the first."""
+        return RerankedScorer(scorer, opened(below(arrays, "rerank."), led=False), self.top)
+
+
+def wrong_candidates(fit: Fit, scorer: Any, top: int) -> LabelMatrix:
+    """Find the best labels of each training point that are wrong, block by block."""
+    texts, points = fit.train.need_texts("reranking").tolist(), fit.points
+    blocks = []
+    for start in range(0, len(texts), BLOCK):
+        some = slice(start, start + BLOCK)
+        labels, scores = scorer.top(Query(texts[some]), top)
+        best = rows_of(labels, scores + 1, points.targets.shape[1])
+        blocks.append(only_wrong(best, points.targets[some], points.excluded[some]))
+    return sp.csr_array(sp.vstack(blocks))

@@ -1,0 +1,123 @@
+"""RECIPE + POINTS → SCORER: the stage that trains all objectives of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from longtail.errors import RecipeError
+from longtail.parts import Fit, Place, Prepared, Query
+from longtail.records import When, record
+from longtail.training.settings import LoopSettings
+from longtail.types import TopK, contains
+
+IN_STEPS: tuple[Place, ...] = ("words", "batch", "embeddings", "states", "contexts")
+WEIGHTS = (0.3, 0.6, 1.0)  # of augmented points, that are tried
+MEASURED = 1000  # validation points that are measured after an epoch
+
+
+@record
+class Training(LoopSettings):
+    """Settings of the loop, and of what validation points decide.
+
+    `augmented` weighs the points that an augmentation made; "choose" tries some weights on validation points first.
+    """
+
+    part: ClassVar[str] = "training"
+    augmented: Annotated[float, Field(ge=0)] | Literal["choose"] = 1.0
+    refit: int = Field(default=0, ge=0)  # data with fewer points are trained again on all once everything is chosen
+    patience: int | None = Field(default=None, ge=1)  # stop after so many epochs that are no better on validation
+    curves: bool = False  # measure validation points after every epoch, for log.csv
+
+    def check(self, recipe: Any) -> None:
+        """Ask for batches that are large enough for the encoder."""
+        least = recipe.encoder.min_batch
+        if self.batch_size < least:
+            raise RecipeError(f"{recipe.name}: its batch norms need {least} points: --set training.batch_size={least}")
+
+    def undecided(self) -> When:
+        """Return when validation points settle something."""
+        return When.WHILE if self.patience or self.curves or self.augmented == "choose" else When.NEVER
+
+    def refits(self, points: int) -> bool:
+        """Return whether so few points are trained on again."""
+        return points < self.refit
+
+    def prepare(self, fit: Fit, run: Callable[[Fit], Any]) -> Fit:
+        """Weigh the points that augmentations made; "choose" tries some weights in short runs first."""
+        validation = fit.validation
+        if self.augmented != "choose":
+            return weighed(fit, self.augmented)
+        if fit.train.augmented is None or validation is None:
+            return weighed(fit, 1.0)
+        return weighed(fit, max(WEIGHTS, key=lambda weight: quality(run(weighed(fit, weight)), validation)))
+
+    def run(self, fit: Fit) -> Fit:
+        """Train, and freeze what was learnt."""
+        from longtail.training.loop import run_loop  # noqa: PLC0415  (torch)
+        from longtail.training.network import TrainedNetwork  # noqa: PLC0415
+
+        least = fit.recipe.encoder.min_batch
+        if len(fit.train) < least:
+            raise RecipeError(f"{fit.recipe.name}: its batch norms need {least} points; give more data")
+        network = TrainedNetwork(
+            fit, fit.recipe.objectives, self, augmentations=prepared(fit), tower=fit.tower, frozen=fit.frozen
+        )
+        run_loop(network, "training", self, patience=self.patience, validate=self._validate(fit, network))
+        scorer = network.scorer()
+        if scorer.retriever is not None and fit.validation is not None:
+            validation = fit.validation
+            chosen = scorer.retriever.choose(scorer, lambda trial: quality(trial, validation))
+            scorer = scorer.led(chosen)
+        return fit.changed(scorer=scorer, tower=network.tower)
+
+    def _validate(self, fit: Fit, network: Any) -> Callable[[], dict[str, float]] | None:
+        """Measure validation points, where the settings ask for it."""
+        if fit.validation is None or not (self.patience or self.curves):
+            return None
+        some = fit.validation.take(np.arange(min(len(fit.validation), MEASURED)))
+
+        def measure() -> dict[str, float]:
+            scorer, query = network.scorer(), Query(some.need_texts("validation").tolist())
+            right = hits(scorer, query, some)
+            measured = {"P@1+3+5": 100 * sum(float(right[:, :k].sum(axis=1).mean() / k) for k in (1, 3, 5))}
+            measured["P@1"] = 100 * float(right[:, 0].mean())
+            if scorer.retriever is not None:
+                measured |= scorer.retriever.metrics(scorer.tower.encode(query), some.targets)
+            return measured
+
+        return measure
+
+
+def weighed(fit: Fit, weight: float) -> Fit:
+    """Weigh the points that an augmentation made, each by the target that it is surest of."""
+    train = fit.train
+    if train.augmented is None:
+        return fit
+    surest = train.targets.max(axis=1).toarray().ravel() if train.targets.nnz else np.zeros(len(train))
+    weights = np.where(train.augmented, weight * np.minimum(surest, 1), 1.0).astype(np.float32)
+    return fit.changed(points=replace(fit.points, weights=weights))
+
+
+def prepared(fit: Fit, places: tuple[Place, ...] = IN_STEPS) -> list[Prepared]:
+    """Make the augmentations ready that act on nothing but these places."""
+    parts = [part for part in fit.recipe.augment if part.acts_on != ("dataset",) and {*part.acts_on} <= {*places}]
+    return [part.prepare(fit) for part in parts]
+
+
+def hits(scorer: Any, query: Query, validation: Any) -> NDArray[np.bool_]:
+    """Return which of the five best labels of validation points are right, (N, 5)."""
+    spare = int(np.diff(validation.excluded.indptr).max(initial=0))
+    topk = TopK(*scorer.top(query, 5 + spare))
+    return contains(validation.targets, topk.without(validation.excluded, 5).labels)
+
+
+def quality(scorer: Any, validation: Any) -> float:
+    """Return the sum of P@1 and P@5 of validation points."""
+    right = hits(scorer, Query(validation.need_texts("validation").tolist()), validation)
+    return float(right[:, 0].mean() + right.mean())
