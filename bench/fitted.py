@@ -14,10 +14,12 @@ import scipy.sparse as sp
 
 from longtail.artefact import Kind, build_artefact
 from longtail.data.dataset import Labels, Split
-from longtail.model import Model
+from longtail.errors import LongtailError
+from longtail.model import Model, read_config
 from longtail.pipeline import fit
 from longtail.recipe import find_recipe, recipe_of
-from longtail.shortlists.exact import unit
+from longtail.search.exact import unit
+from longtail.stores.memory import MemoryStore
 from longtail.types import Texts
 
 NAME = "LF-MSDocsSeeAlsoTitles-87K"
@@ -28,8 +30,10 @@ POINTS = 5000  # that models are fitted to whose predictions are not evaluated
 def indexed(name: str, make: Callable[[], Model], search: Kind = "auto") -> Path:
     """Return the folder of a model with its index, making what is not there."""
     folder = CACHE / f"{name}-{NAME}"
-    if not (folder / "config.json").exists():
-        make().save(folder)
+    try:
+        read_config(folder)
+    except LongtailError:  # not there, or of another version
+        make().save(folder, force=True)
     if not list(folder.glob("index_*")):
         build_artefact(folder, search=search)
     return folder
@@ -58,14 +62,15 @@ def million(train: Split) -> Path:
         vectors, names, examples = model.vectors, model.labels.texts, model.examples
         assert vectors is not None and names is not None and examples is not None
         times, rng = -(-1_000_000 // len(names)), np.random.default_rng(0)
-        noise = [0.02 * rng.normal(size=vectors.labels.shape).astype(np.float32) for _ in range(times)]
-        rows = unit(np.concatenate([vectors.labels + part for part in noise]))
+        trained = vectors.store.take(slice(None))
+        noise = [0.02 * rng.normal(size=trained.shape).astype(np.float32) for _ in range(times)]
+        rows = unit(np.concatenate([trained + part for part in noise]))
         targets, count = examples.targets, len(rows)
         return replace(
             model,
             labels=Labels(count, Texts([f"{name} {copy}" for copy in range(times) for name in names])),
             frequencies=np.tile(model.frequencies, times),
-            vectors=replace(vectors, labels=rows, bias=np.tile(vectors.bias, times)),
+            vectors=vectors.with_store(MemoryStore.of(rows, np.tile(vectors.store.bias, times))),
             examples=replace(
                 examples,
                 targets=sp.csr_array((targets.data, targets.indices, targets.indptr), shape=(targets.shape[0], count)),
@@ -92,4 +97,4 @@ def _brief(value: Any) -> Any:
         return [_brief(item) for item in value]
     if not isinstance(value, dict):
         return value
-    return {name: {"epochs": 1, "least": 0}.get(name, _brief(item)) for name, item in value.items()}
+    return {name: {"epochs": 1, "min_steps": 0}.get(name, _brief(item)) for name, item in value.items()}

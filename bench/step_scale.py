@@ -9,16 +9,17 @@ so that every step touches other rows: the worst case for caches. A row of `frug
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from longtail.encoders.inputs import Bags
 from longtail.machine import memory_usage
+from longtail.parts import Fit, Points
 from longtail.recipe import find_recipe
 from longtail.training.loop import Loop, fabric_of
-from longtail.training.network import Network, Plan, Points
+from longtail.training.network import TrainedNetwork
 from longtail.types import label_matrix, no_pairs
 
 WORDS, POINTS, PER_POINT, PER_TEXT, STEPS = 50_000, 50_000, 3, 6, 40
@@ -33,26 +34,27 @@ def bags(count: int, draw: np.random.Generator) -> Bags:
 
 def milliseconds(labels: int) -> tuple[float, int]:
     draw = np.random.default_rng(0)
-    recipe = find_recipe("frugal").override("shortlist.random", RANDOM)
+    recipe = find_recipe("frugal").override("sampler.random", RANDOM)
     targets = label_matrix(
         np.arange(POINTS + 1) * PER_POINT, draw.integers(0, labels, POINTS * PER_POINT), (POINTS, labels)
     )
     points = Points(
         bags(POINTS, draw), targets, no_pairs(targets.shape), np.ones(POINTS, np.float32), bags(labels, draw)
     )
-    vectors = draw.standard_normal((WORDS, recipe.encoder.dim), np.float32)
-    settings = replace(recipe.training, clustered=1)
-    plan = Plan(recipe.encoder, recipe.shortlist, recipe.classifier, recipe.loss, settings)
-    network = Network(plan, points, vectors, seed=0)
-    loop, fabric = Loop(network, POINTS, settings, seed=0), fabric_of(settings)
+    settings: Any = recipe.stages[0]
+    texts: Any = None  # there are none: only their numbers
+    fit = Fit(recipe, texts, None, texts, texts, points)
+    fit.__dict__["start"] = {"words": draw.standard_normal((WORDS, recipe.encoder.width), np.float32)}
+    network = TrainedNetwork(fit, recipe.objectives, settings)
+    loop, fabric = Loop(network, settings), fabric_of(settings)
     order, taken = draw.permutation(POINTS), []
     for step in range(STEPS + 5):
-        some = order[step * settings.batch % POINTS :][: settings.batch]
+        some = order[step * settings.batch_size % POINTS :][: settings.batch_size]
         began = time.perf_counter()
         loop._step(fabric, some, step, 0.1)
         taken.append(time.perf_counter() - began)
-    network.dense.eval()
-    return 1000 * float(np.median(taken[5:])), len(network.tables["labels"].rows)
+    sampler: Any = network.terms[0].sampler
+    return 1000 * float(np.median(taken[5:])), len(sampler.labels(targets[some], draw))
 
 
 def main() -> None:

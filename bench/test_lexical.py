@@ -10,7 +10,8 @@ from conftest import shared_data
 
 from longtail.data.formats import load
 from longtail.data.tokens import Words
-from longtail.shortlists.lexical import Lexical
+from longtail.parts import Query
+from longtail.scorers.lexical import Lexical
 
 
 @pytest.fixture(scope="module")
@@ -21,16 +22,16 @@ def case():
 
 
 def test_single_query(benchmark, case):
-    index, texts = case
+    scorer, texts = case
     for text in texts[:200]:
-        index.one(text, 5)
+        scorer.top(Query([text]), 5)
 
     times = []
 
     def predict_all() -> None:
         for text in texts:
             start = time.perf_counter()
-            index.one(text, 5)
+            scorer.top(Query([text]), 5)
             times.append(time.perf_counter() - start)
 
     benchmark.pedantic(predict_all, rounds=3)
@@ -38,5 +39,5 @@ def test_single_query(benchmark, case):
 
 
 def test_batch(benchmark, case):
-    index, texts = case
-    benchmark.pedantic(index.top, (texts, 5), rounds=3)
+    scorer, texts = case
+    benchmark.pedantic(lambda: scorer.top(Query(texts), 5), rounds=3)

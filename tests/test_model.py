@@ -8,7 +8,8 @@ import scipy.sparse as sp
 
 from longtail.data.dataset import from_rows
 from longtail.errors import DataError, LongtailError, ModelError
-from longtail.model import Model
+from longtail.index import Index
+from longtail.model import SCHEMA, Model, read_config, write_config
 from longtail.pipeline import fit
 
 
@@ -25,12 +26,12 @@ def model(data):
 
 def test_a_model_comes_back_from_its_folder(model, tmp_path):
     model.save(tmp_path / "run")
-    again = Model.load(tmp_path / "run")
-    assert again.recipe == model.recipe
-    assert again.frequencies.tolist() == model.frequencies.tolist() == [10, 5, 10]
+    loaded = Model.load(tmp_path / "run")
+    assert loaded.recipe == model.recipe
+    assert loaded.frequencies.tolist() == model.frequencies.tolist() == [10, 5, 10]
     texts = ["cat", "", "a red dog", "nothing known"]
-    np.testing.assert_array_equal(again.predict(texts, 2).labels, model.predict(texts, 2).labels)
-    np.testing.assert_array_equal(again.predict(texts, 2).scores, model.predict(texts, 2).scores)
+    np.testing.assert_array_equal(loaded.predict(texts, 2).labels, model.predict(texts, 2).labels)
+    np.testing.assert_array_equal(loaded.predict(texts, 2).scores, model.predict(texts, 2).scores)
     assert {path.name for path in (tmp_path / "run").iterdir()} >= {
         "config.json",
         "labels.parquet",
@@ -69,11 +70,11 @@ def test_a_changed_byte_anywhere_is_refused(model, tmp_path):
         for place in {0, len(raw) // 2, len(raw) - 1}:
             path.write_bytes(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :])
             try:
-                again = Model.load(tmp_path / "run")
+                loaded = Model.load(tmp_path / "run")
             except LongtailError as error:
                 assert str(tmp_path) in str(error)
             else:
-                raise AssertionError(f"{path.name} was changed at {place} and {again} came of it")
+                raise AssertionError(f"{path.name} was changed at {place} and {loaded} came of it")
         path.write_bytes(raw)
     assert Model.load(tmp_path / "run").points == 20
 
@@ -100,3 +101,18 @@ def test_a_hostile_config_is_refused(model, tmp_path, change):
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(LongtailError):
         Model.load(tmp_path / "run")
+
+
+def test_a_folder_of_another_version_is_refused_in_one_line(model, tmp_path):
+    run = tmp_path / "run"
+    model.save(run)
+    config = read_config(run)
+    assert config["schema"] == SCHEMA == 2
+    earlier = {"part": "recipe", "name": "knn", "shortlist": None, "classifier": None, "surrogate": None}
+    write_config(run, config | {"schema": 1, "recipe": earlier})  # whole, as version 1 wrote it
+    for load in (Model.load, Index.load, read_config):
+        with pytest.raises(ModelError) as error:
+            load(run)
+        assert str(error.value) == (
+            f"{run}: written by another version of longtail (schema 1, this one reads 2); train again"
+        )

@@ -39,10 +39,10 @@ def test_knn_agrees_with_the_peers_metrics_and_beats_their_hybrid(mdn, knn):
 
 
 def test_the_same_seed_gives_the_same_model(mdn, knn):
-    again = lt.fit("knn", mdn.train)
-    assert again.recipe == knn.recipe
+    second = lt.fit("knn", mdn.train)
+    assert second.recipe == knn.recipe
     texts = mdn.test.texts[:50]
-    assert (again.predict(texts).labels == knn.predict(texts).labels).all()
+    assert (second.predict(texts).labels == knn.predict(texts).labels).all()
 
 
 def test_the_estimate_is_of_the_right_size(mdn, knn, tmp_path):

@@ -1,6 +1,6 @@
 """longtail: extreme multi-label text classification for short texts and long tails.
 
-TEXT + LABELS → data → labels → augment → shortlists → model → metrics → report
+TEXT + LABELS → data → labels → augment → training → scorers → model → metrics → report
 
 import longtail as lt
 data = lt.load("folder")

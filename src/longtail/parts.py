@@ -527,6 +527,10 @@ class Stage(Part):
         """Do it, and return what the next stage starts from."""
         raise NotImplementedError
 
+    def steps(self, points: int) -> tuple[int, float]:
+        """Return the points of a step, and how often the stage looks at every point, for the estimate."""
+        return 0, 0.0
+
     def shortened(self, share: float) -> Self:
         """Return the same stage with a share of its steps, to choose by."""
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from longtail.scorers.fused import choose_blend
 from longtail.types import Progress
 
 PROCESS = 150_000_000  # bytes of Python and the libraries, where the system does not tell
+TORCH, RUNNING = 220_000_000, 150_000_000  # bytes that importing torch takes, and its threads and fabric
 CALIBRATED = 10  # predictions of each validation point that probabilities are fitted to
 VALIDATION, MAX_VALIDATION, MIN_POINTS = 0.1, 3000, 20  # points to choose by; too few points to hold any out
 
@@ -125,7 +127,9 @@ class Estimate:
 def estimate(recipe: Recipe, train: Split) -> Estimate:
     """Estimate the peak memory, the disk and the time of a fit from a sample of the texts, before anything is built."""
     needs = recipe.total_cost(sizes_of(recipe, train))
-    return Estimate(int(_peak_memory() + needs.memory), int(needs.disk), needs.seconds)
+    libraries = RUNNING + (0 if "torch" in sys.modules else TORCH) if recipe.trains else 0
+    seconds = needs.seconds + (4 if recipe.trains else 1)
+    return Estimate(int(_peak_memory() + libraries + needs.memory), int(needs.disk), seconds)
 
 
 def sizes_of(recipe: Recipe, train: Split) -> Sizes:
@@ -135,12 +139,18 @@ def sizes_of(recipe: Recipe, train: Split) -> Sizes:
     found = [set(WORD.findall(text.lower())) for text in some]
     words = float(np.mean([len(entry) for entry in found])) if found else 0.0
     labels = len(train.labels)
-    made = any("dataset" in part.acts_on for part in recipe.augment)  # label points
-    points = len(train) + (labels if made else 0)
+    more = any("dataset" in part.acts_on for part in recipe.augment)  # label points
+    points = len(train) + (labels if more else 0)
     distinct = len(set().union(*found)) if found else 0
     share = min(1.0, len(some) / max(1, len(train)))
     vocabulary = int(distinct / max(share, 1e-9) ** 0.6)  # Heaps' law
-    return Sizes(points, labels, train.targets.nnz * (3 if made else 1), words, vocabulary)
+    steps = [stage.steps(points) for stage in recipe.stages]
+    return Sizes(
+        points, labels, train.targets.nnz * (3 if more else 1), words, vocabulary,
+        width=0 if recipe.encoder is None else recipe.encoder.width,
+        batch_size=min(points, max((batch for batch, _ in steps), default=0)),
+        passes=sum(passes for _, passes in steps),
+    )  # fmt: skip
 
 
 def need_memory(needs: Estimate) -> None:

@@ -31,6 +31,7 @@ class Recipe(Part):
 
     part: ClassVar[str] = "recipe"
     renamed: ClassVar[Mapping[str, str]] = {"shortlist": "sampler"}
+    direct: ClassVar[tuple[str, ...]] = ("objectives",)
     name: str
     seed: int = pydantic.Field(default=0, ge=0, lt=2**31)
     augment: tuple[Augmentation, ...] = ()
@@ -71,7 +72,7 @@ class Recipe(Part):
             stage = create(imported(PARTS, name, "part"), {})
             if isinstance(stage, Stage):
                 return replaced(self, "stages", tuple(sorted((*self.stages, stage), key=lambda other: other.place)))
-        if name in PARTS and value is None:
+        if name in PARTS and value in (None, "none"):
             return self  # it is not there
         return super().missing(name, rest, value)
 

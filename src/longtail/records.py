@@ -68,6 +68,9 @@ class Sizes:
     pairs: int  # positives of all points
     words: float  # different words of a text
     vocabulary: int
+    width: int = 0  # dimension of the encoder's vectors
+    batch_size: int = 0  # points of the largest step
+    passes: float = 0.0  # how often all stages together look at every point
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +90,7 @@ class Part:
 
     part: ClassVar[str]  # the name in PARTS
     renamed: ClassVar[Mapping[str, str]] = {}  # settings of earlier versions and what they are called now
+    direct: ClassVar[tuple[str, ...]] = ()  # lists whose first part is reached without naming the list
 
     def check(self, recipe: Any) -> None:
         """Refuse a recipe whose other parts do not fit this one; by default none of its own parts may."""
@@ -123,7 +127,7 @@ class Part:
     def override(self: AnyPart, path: str, value: Any) -> AnyPart:
         """Change one setting, given as a dotted path: `override("augment.0.threshold", 0.2)`.
 
-        A part of a list is reached by its position or by its name, and what stands in the first part of a list also
+        A part of a list is reached by its position or by its name, and the settings of the first objective also
         directly: `stages.0.epochs` and `training.epochs`, `objectives.0.sampler.top` and `sampler.top`. A part is
         swapped by giving the name of another, `override("encoder", "cnn")`, and left out by "none".
         """
@@ -131,16 +135,24 @@ class Part:
         fields = self.fields()
         if name in fields:
             return replaced(self, name, _changed(fields[name], rest, value, path))
-        for field, place, below in _inside(fields, name):
+        for field, place, below in self._inside(name):
             entries = list(fields[field])
             if below:
                 entries[place] = entries[place].override(path, value)
-            elif value is None and not rest:
+            elif value in (None, "none") and not rest:
                 del entries[place]
             else:
                 entries[place] = _changed(entries[place], rest, value, path)
             return replaced(self, field, tuple(entries))
         return self.missing(name, rest, value)
+
+    def _inside(self, name: str) -> Iterator[tuple[str, int, bool]]:
+        """Find `name` in lists of parts: the name of a part, or else (True) a setting of a part that is reached directly."""
+        lists = [(field, value) for field, value in self.fields().items() if isinstance(value, tuple)]
+        entries = [(field, place, entry) for field, value in lists for place, entry in enumerate(value)]
+        parts = [(field, place, entry) for field, place, entry in entries if isinstance(entry, Part)]
+        yield from ((field, place, False) for field, place, entry in parts if entry.part == name)
+        yield from ((f, place, True) for f, place, entry in parts if f in self.direct and name in entry.fields())
 
     def missing(self: AnyPart, name: str, rest: str, value: Any) -> AnyPart:
         """Answer a path that leads nowhere."""
@@ -164,6 +176,11 @@ def part_of(value: Mapping[str, Any]) -> Part:
     """Build a part from what `dump` gave."""
     cls: type[Part] = imported(PARTS, str(value.get("part")), "part")
     return create(cls, {key: _built(entry) for key, entry in value.items() if key != "part"})
+
+
+def named(name: str, **settings: Any) -> Any:
+    """Make a part by its name, for defaults of parts that must not know each other's modules."""
+    return create(imported(PARTS, name, "part"), settings)
 
 
 def parsed(text: str) -> Any:
@@ -214,15 +231,6 @@ def unknown_setting(cls: type[Part], name: str, known: Any) -> RecipeError:
     return RecipeError(f"{cls.part} has no setting {name!r}; {nearest(name, known)}")
 
 
-def _inside(fields: Mapping[str, Any], name: str) -> Iterator[tuple[str, int, bool]]:
-    """Find `name` in lists of parts: the name of a part, or else (`True`) a setting of the first part that has it."""
-    lists = [(field, value) for field, value in fields.items() if isinstance(value, tuple)]
-    entries = [(field, place, entry) for field, value in lists for place, entry in enumerate(value)]
-    parts = [(field, place, entry) for field, place, entry in entries if isinstance(entry, Part)]
-    yield from ((field, place, False) for field, place, entry in parts if entry.part == name)
-    yield from ((field, place, True) for field, place, entry in parts if name in entry.fields())
-
-
 def _changed(old: Any, rest: str, value: Any, path: str) -> Any:
     """Follow the rest of a path into a part or a tuple of parts."""
     if isinstance(old, tuple) and rest:
@@ -236,7 +244,7 @@ def _changed(old: Any, rest: str, value: Any, path: str) -> Any:
         if not isinstance(old, Part):
             raise RecipeError(f"{path}: there is nothing below {old!r}")
         return old.override(rest, value)
-    if value == "none" and isinstance(old, Part):
+    if value == "none" and (old is None or isinstance(old, Part)):
         return None
     if isinstance(value, str) and (isinstance(old, Part) or (old is None and value in PARTS)):
         return create(imported(PARTS, value, "part"), {})

@@ -55,6 +55,20 @@ def rows_of(columns: NDArray[Any], values: NDArray[Any], width: int) -> sp.csr_a
     return sp.csr_array((values[held].astype(np.float32), columns[held], starts), shape=(len(columns), width))
 
 
+def without(matrix: sp.csr_array, pairs: sp.csr_array) -> sp.csr_array:
+    """Drop the entries of a matrix that another one has too.
+
+    >>> one, other = sp.csr_array(np.array([[1, 2, 0]])), sp.csr_array(np.array([[0, 1, 1]]))
+    >>> without(one, other).toarray().tolist()
+    [[1, 0, 0]]
+    """
+    if matrix.nnz == 0 or pairs.nnz == 0:
+        return matrix
+    rest = sp.csr_array(matrix - matrix.multiply(pairs > 0))
+    rest.eliminate_zeros()
+    return rest
+
+
 class Texts(Sequence[str]):
     """An immutable sequence of texts on Arrow memory; slices and selections copy no Python strings.
 

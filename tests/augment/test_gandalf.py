@@ -17,7 +17,8 @@ from longtail.data.dataset import Labels, Split, from_rows
 from longtail.data.formats import load
 from longtail.errors import DataError, RecipeError
 from longtail.labels.propensity import bins, frequencies
-from longtail.recipe import augmentations, find_recipe, part_of
+from longtail.recipe import augmentations, find_recipe
+from longtail.records import part_of
 from longtail.types import Texts, no_pairs
 
 ROWS = st.lists(st.lists(st.integers(0, 5), max_size=4, unique=True), min_size=1, max_size=12)
@@ -159,7 +160,7 @@ FIRSTS = [
 ]
 
 
-def made(part: Gandalf | LabelMix, split: Split, seed: int = 0) -> Split:
+def augmented(part: Gandalf | LabelMix, split: Split, seed: int = 0) -> Split:
     """Make points with either augmentation."""
     return part.augment_once(split, seed=seed) if isinstance(part, LabelMix) else part.augment(split, seed=seed)
 
@@ -167,15 +168,15 @@ def made(part: Gandalf | LabelMix, split: Split, seed: int = 0) -> Split:
 @pytest.mark.parametrize("first", FIRSTS, ids=str)
 def test_a_second_augmentation_counts_on_the_true_originals(first):
     split = many()
-    once = made(first, split)
+    once = augmented(first, split)
     assert once.original is split
-    twice = made(Gandalf(), once)
+    twice = augmented(Gandalf(), once)
     assert twice.original is split
     for graph in ("conditionals", "walk", "glas"):
         part = Gandalf(graph=graph)
         np.testing.assert_array_equal(part.rows(twice, seed=2).toarray(), part.rows(split, seed=2).toarray())
     assert Gandalf(calibrate=True).fit(twice).fitted == Gandalf(calibrate=True).fit(split).fitted
-    mixers = [LabelMix(graph="conditionals").prepare(part) for part in (split, twice)]
+    mixers = [LabelMix(graph="conditionals").mixer(part) for part in (split, twice)]
     np.testing.assert_array_equal(mixers[0].weights, mixers[1].weights)
     chosen = [Gandalf(share=0.2, order="tail", points="labels").augment(part, seed=0).texts for part in (split, twice)]
     assert chosen[0] == chosen[1]
@@ -227,12 +228,12 @@ def test_an_empty_training_set_gives_self_annotated_points():
 
 def test_settings_are_checked_and_travel_as_json():
     assert {"gandalf", "labelmix"} <= set(augmentations())
-    made = find_recipe("knn+gandalf").override("augment.0.threshold", 0.2).override("augment.0.sample", "points")
-    assert part_of(made.dump()) == made
+    recipe = find_recipe("knn+gandalf").override("augment.0.threshold", 0.2).override("augment.0.sample", "points")
+    assert part_of(recipe.dump()) == recipe
     with pytest.raises(RecipeError, match="gandalf"):
-        made.override("augment.0.graph", "wheel")
+        recipe.override("augment.0.graph", "wheel")
     with pytest.raises(RecipeError, match="threshold"):
-        made.override("augment.0.threshold", 1.5)
+        recipe.override("augment.0.threshold", 1.5)
 
 
 def test_mdn_rows_are_soft_and_many():
@@ -245,11 +246,11 @@ def test_mdn_rows_are_soft_and_many():
     assert 2 < rows.nnz / len(train.labels) < 20
 
 
-def test_label_points_are_not_held_out_for_validation():
+def test_label_points_are_no_validation_points():
     more = Gandalf().augment(many(), seed=0)
-    kept, held = more.divide(0.2, seed=0)
-    assert len(held) == 12  # a fifth of the 60 points that are not label points
-    assert not held.augmented.any()
+    kept, validation = more.divide(0.2, seed=0)
+    assert len(validation) == 12  # a fifth of the 60 points that are not label points
+    assert not validation.augmented.any()
     assert kept.augmented.sum() == 40
-    _, held = Gandalf(points="labels").augment(many(), seed=0).divide(0.2, seed=0)
-    assert len(held) == 8
+    _, validation = Gandalf(points="labels").augment(many(), seed=0).divide(0.2, seed=0)
+    assert len(validation) == 8

@@ -34,10 +34,10 @@ def test_new_targets_follow_the_formula(rows, seed, graph, softened):
         soft = sp.csr_array((values, split.targets.indices, split.targets.indptr), shape=split.targets.shape)
         split = replace(split, targets=soft)
     part = LabelMix(graph=graph, probability=0.7)
-    mixer = part.prepare(split, seed=seed)
-    made = mixer.draw(split.targets, np.random.default_rng(seed))
-    mixed, partners = made.targets, made.followed
-    assert made.share is made.points is made.labels is None
+    mixer = part.mixer(split, seed=seed)
+    batch = mixer.draw(split.targets, np.random.default_rng(seed))
+    mixed, partners = batch.targets, batch.followed
+    assert batch.share is batch.points is batch.labels is None
     whole = part.weights(split.targets, threshold=0, seed=seed).toarray()
     before = split.targets.toarray()
     expected = before.copy()
@@ -54,7 +54,7 @@ def test_new_targets_follow_the_formula(rows, seed, graph, softened):
 
 def test_four_in_ten_points_are_mixed_and_empty_ones_never():
     split = small([[0, 1], [2], []] * 4000)
-    partners = LabelMix().prepare(split).draw(split.targets, np.random.default_rng(0)).followed
+    partners = LabelMix().mixer(split).draw(split.targets, np.random.default_rng(0)).followed
     full = np.diff(split.targets.indptr) > 0
     assert (partners[~full] == -1).all()
     assert abs((partners[full] >= 0).mean() - 0.4) < 0.02
@@ -62,10 +62,10 @@ def test_four_in_ten_points_are_mixed_and_empty_ones_never():
 
 def test_partners_prefer_the_tail_by_the_square_root_of_the_frequency():
     split = small([[0, 1]] * 4000 + [[0]] * 12000)  # 16,000 and 4,000 points: weights 1 to 2
-    partners = LabelMix(probability=1).prepare(split).draw(split.targets[:4000], np.random.default_rng(0)).followed
+    partners = LabelMix(probability=1).mixer(split).draw(split.targets[:4000], np.random.default_rng(0)).followed
     assert abs((partners == 1).mean() - 2 / 3) < 0.03
     even = (
-        LabelMix(probability=1, exponent=0).prepare(split).draw(split.targets[:4000], np.random.default_rng(0)).followed
+        LabelMix(probability=1, exponent=0).mixer(split).draw(split.targets[:4000], np.random.default_rng(0)).followed
     )
     assert abs((even == 1).mean() - 1 / 2) < 0.03
 
@@ -74,7 +74,7 @@ def test_soft_targets_weigh_the_draw():
     split = small([[0, 1]] * 4000)
     values = np.tile([0.25, 1.0], 4000).astype(np.float32)
     soft = sp.csr_array((values, split.targets.indices, split.targets.indptr), shape=split.targets.shape)
-    partners = LabelMix(probability=1).prepare(split).draw(soft, np.random.default_rng(0)).followed
+    partners = LabelMix(probability=1).mixer(split).draw(soft, np.random.default_rng(0)).followed
     assert abs((partners == 1).mean() - 0.8) < 0.03
 
 
@@ -109,7 +109,7 @@ def test_an_excluded_pair_does_not_come_back():
 def test_graph_and_weights_come_from_the_original_points():
     split = small([[0, 1], [1, 2], [3]])
     more = Gandalf().augment(split, seed=0)
-    plain, mixed = (LabelMix(graph="conditionals").prepare(part) for part in (split, more))
+    plain, mixed = (LabelMix(graph="conditionals").mixer(part) for part in (split, more))
     np.testing.assert_array_equal(plain.weights, mixed.weights)
     np.testing.assert_array_equal(plain.graph.toarray(), mixed.graph.toarray())
 
@@ -117,6 +117,6 @@ def test_graph_and_weights_come_from_the_original_points():
 def test_label_texts_are_needed_and_no_points_is_fine():
     split = small([[0]])
     with pytest.raises(DataError, match=r"no texts.*LabelMix"):
-        LabelMix().prepare(replace(split, labels=Labels(6)))
-    made = LabelMix().prepare(split).draw(no_pairs((0, 6)), np.random.default_rng(0))
-    assert len(made.followed) == made.targets.shape[0] == 0
+        LabelMix().mixer(replace(split, labels=Labels(6)))
+    mixed = LabelMix().mixer(split).draw(no_pairs((0, 6)), np.random.default_rng(0))
+    assert len(mixed.followed) == mixed.targets.shape[0] == 0

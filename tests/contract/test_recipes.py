@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from small import SMALL, TRAINED, arrays_of, board, networks, same, short, small
+from small import SMALL, TRAINED, board, networks, same, short, small
 
 import longtail as lt
 from longtail.data.dataset import from_rows
@@ -19,7 +19,7 @@ from longtail.model import Model
 from longtail.recipe import RECIPES, augmentations, find_recipe
 from longtail.types import label_matrix
 
-ASKED = ["word3 filler1", "", "unseen words only", "WORD7", "word3 word4"]
+TEXTS = ["word3 filler1", "", "unseen words only", "WORD7", "word3 word4"]
 BAGS = ["frugal", "astec", "knn"]
 pytestmark = pytest.mark.usefixtures("one_thread")  # bit-equal
 
@@ -27,12 +27,12 @@ pytestmark = pytest.mark.usefixtures("one_thread")  # bit-equal
 @pytest.fixture(scope="module")
 def fitted():
     """Fit each recipe once, when it is asked for."""
-    made: dict[str, Model] = {}
+    models: dict[str, Model] = {}
 
     def model(name: str) -> Model:
-        if name not in made:
-            made[name] = lt.fit(small(name), board())
-        return made[name]
+        if name not in models:
+            models[name] = lt.fit(small(name), board())
+        return models[name]
 
     return model
 
@@ -52,7 +52,7 @@ def test_the_same_seed_gives_the_same_scores(name):
     one, two, other = (lt.fit(replace(short(name), seed=seed), train) for seed in (0, 0, 1)) if name != "knn" else (
         lt.fit(name, train), lt.fit(name, train), None
     )  # fmt: skip
-    first, second = one.predict(ASKED, 5), two.predict(ASKED, 5)
+    first, second = one.predict(TEXTS, 5), two.predict(TEXTS, 5)
     assert np.array_equal(first.labels, second.labels)
     assert np.array_equal(first.scores, second.scores)
     if other is not None:
@@ -63,9 +63,9 @@ def test_the_same_seed_gives_the_same_scores(name):
 @pytest.mark.parametrize("name", SMALL)
 def test_a_model_comes_back_from_its_folder(name, fitted, tmp_path):
     fitted(name).save(tmp_path / "run")
-    again, expected = Model.load(tmp_path / "run").predict(ASKED, 4), fitted(name).predict(ASKED, 4)
-    assert np.array_equal(again.labels, expected.labels)
-    assert np.array_equal(again.scores, expected.scores)
+    top, expected = Model.load(tmp_path / "run").predict(TEXTS, 4), fitted(name).predict(TEXTS, 4)
+    assert np.array_equal(top.labels, expected.labels)
+    assert np.array_equal(top.scores, expected.scores)
 
 
 @pytest.mark.parametrize("name", BAGS)
@@ -73,21 +73,21 @@ def test_bags_need_no_torch_to_predict(name, fitted, tmp_path):
     fitted(name).save(tmp_path / "run")
     code = (
         "import sys, json; from longtail.model import Model;"
-        f"top = Model.load({str(tmp_path / 'run')!r}).predict({ASKED!r}, 4);"
+        f"top = Model.load({str(tmp_path / 'run')!r}).predict({TEXTS!r}, 4);"
         "print(json.dumps([top.labels.tolist(), 'torch' in sys.modules]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == [fitted(name).predict(ASKED, 4).labels.tolist(), False]
+    assert json.loads(done.stdout) == [fitted(name).predict(TEXTS, 4).labels.tolist(), False]
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_any_text_is_answered(name, fitted):
-    top = fitted(name).predict(ASKED, 3)
-    assert top.labels.shape == (len(ASKED), 3)
+    top = fitted(name).predict(TEXTS, 3)
+    assert top.labels.shape == (len(TEXTS), 3)
     assert np.isfinite(top.scores[top.labels >= 0]).all()
     assert top.labels[0, 0] in (3, 21)
     assert fitted(name).predict([], 3).labels.shape == (0, 3)
-    assert fitted(name).predict(ASKED[:1], 99).labels.shape == (1, 30)
+    assert fitted(name).predict(TEXTS[:1], 99).labels.shape == (1, 30)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -95,7 +95,7 @@ def test_one_label_and_empty_texts(name):
     """Batches that hold nothing but an empty text, and a choice of one."""
     texts = ["", "red", "", "old dog", "!!", "", "", "cat"]
     train = from_rows({"train": (texts, [[0], [0], [], [0], [0], [], [0], [0]])}, label_texts=["cat"]).train
-    recipe = find_recipe(name) if name == "knn" else short(name, training__batch=2)
+    recipe = find_recipe(name) if name == "knn" else short(name, training__batch_size=2)
     top = lt.fit(recipe, train).predict(["cat", ""], 3)
     assert top.labels.shape == (2, 1)
     assert top.labels[0, 0] == 0
@@ -127,18 +127,20 @@ def test_nothing_is_learnt_from_excluded_pairs(name):
     train = board(200)
     point = np.flatnonzero(train.targets[:, [29]].toarray().ravel() == 0)[:1]
     pairs = label_matrix(np.arange(len(train) + 1), np.full(len(train), 29), train.targets.shape)
-    changes = {"frugal": {"shortlist__random": 500}, "inceptionxml_plus": {"shortlist__top": 8}}
-    changes["astec"] = {"shortlist__random": 500, "surrogate__training__epochs": 1}
+    changes = {"frugal": {"sampler__random": 500}, "inceptionxml_plus": {"sampler__top": 8}}
+    changes["astec"] = {"sampler__random": 500, "surrogate__training__epochs": 1}
     recipe = replace(short(name, **changes.get(name, {})), augment=())
     moved = []
     for data in (train, replace(train, excluded=pairs)):
         network = networks(recipe, data)["training"]
         network.dense.eval()  # one point is too few for batch norms
         network.loss(point, np.random.default_rng(0), 1.0).backward()
-        table = network.tables["labels"]
-        moved.append(float(table.leaf.grad[table.rows == 29].abs().sum()))
-        if network.mined is not None and data is not train:
-            assert 29 not in network.mined.indices
+        rows, gradient = network.tables["rows0"].gradient()
+        moved.append(float(gradient[rows == 29].abs().sum()))
+        mined = getattr(network.terms[0].sampler, "mined", None)
+        assert (mined is not None) == (name == "astec")
+        if mined is not None and data is not train:
+            assert 29 not in mined.indices
     assert moved[0] > 0
     assert moved[1] == 0
 
@@ -150,10 +152,11 @@ def test_every_augmentation_goes_with_every_recipe(name, added):
     train, recipe = board(200), replace(short(name), augment=())
     part = find_recipe(f"{name}+{added}").augment[-1]
     if added == "synonyms":
-        part = part.override("least", 0.1)  # words of chance have no nearer neighbours
+        part = part.override("min_cosine", 0.1)  # words of chance have no nearer neighbours
     mixed = lt.fit(replace(recipe, augment=(part,)), train)
-    assert np.isfinite(mixed.vectors.labels).all()
-    assert not np.array_equal(mixed.vectors.labels, lt.fit(recipe, train).vectors.labels)
+    rows, plain = (model.vectors.store.take(slice(None)) for model in (mixed, lt.fit(recipe, train)))
+    assert np.isfinite(rows).all()
+    assert not np.array_equal(rows, plain)
     assert mixed.recipe.augment[0].part == added
     assert lt.fit(replace(recipe, augment=(part, part)), train).vectors is not None  # and with itself
 
@@ -183,12 +186,17 @@ def stopped(recipe, train, scratch, stage, step):
 RESUMED = {
     "frugal": (short("frugal", training__save_seconds=0), ["training"]),
     "frugal that mines": (
-        short("frugal", training__save_seconds=0, training__epochs=3, shortlist__refresh=1, shortlist__hard=3),
+        short("frugal", training__save_seconds=0, training__epochs=3, sampler__refresh=1, sampler__hard=3),
         ["training"],
     ),
     "frugal with patience": (
-        short("frugal", training__save_seconds=0, training__epochs=6, training__patience=1, training__rate=0.2),
+        short(
+            "frugal", training__save_seconds=0, training__epochs=6, training__patience=1, training__learning_rate=0.2
+        ),
         ["training"],
+    ),
+    "frugal with similar batches": (
+        short("frugal", training__save_seconds=0, training__order="similar", training__order__group=8), ["training"]
     ),
     "frugal in bf16": (short("frugal", training__save_seconds=0, training__precision="bf16-mixed"), ["training"]),
     "astec": (
@@ -198,14 +206,14 @@ RESUMED = {
         ["surrogate", "training", "rerank"],
     ),
     "inceptionxml in Astec's pipeline": (
-        short("inceptionxml", shortlist="near", surrogate="surrogate", training__save_seconds=0)
-        .override("surrogate.clusters", 8).override("surrogate.training.epochs", 2)
-        .override("surrogate.training.batch", 128).override("surrogate.training.save_seconds", 0),
+        short("inceptionxml", sampler="near", surrogate="surrogate", training__save_seconds=0)
+        .override("surrogate.num_clusters", 8).override("surrogate.training.epochs", 2)
+        .override("surrogate.training.batch_size", 128).override("surrogate.training.save_seconds", 0),
         ["surrogate", "training"],
     ),
     "inceptionxml": (short("inceptionxml+mixup", training__save_seconds=0), ["training"]),
     "inceptionxml_plus": (short("inceptionxml_plus+labelmix", training__save_seconds=0), ["training"]),
-    "xmlcnn": (short("xmlcnn+synonyms", training__save_seconds=0, training__optimiser="adagrad"), ["training"]),
+    "xmlcnn": (short("xmlcnn+synonyms", training__save_seconds=0, training__optimizer="adagrad"), ["training"]),
 }  # fmt: skip
 
 
@@ -227,13 +235,13 @@ def test_a_run_stopped_anywhere_ends_with_the_same_weights(name, tmp_path):
 def test_bfloat16_learns_too(name):
     model = lt.fit(small(name, training__precision="bf16-mixed", lexical=None), board())
     assert lt.evaluate(model, board()).values["P@1"] >= 90
-    assert all(array.dtype != np.float16 for array in arrays_of(model.vectors).values())
+    assert all(array.dtype != np.float16 for array in model.vectors.arrays().values())
 
 
-@pytest.mark.parametrize("optimiser", ["adam", "adagrad"])
+@pytest.mark.parametrize("optimizer", ["adam", "adagrad"])
 @pytest.mark.parametrize("loss", ["bce", "bce_mean", "decoupled", "decoupled_bce"])
-def test_every_loss_learns_with_every_optimiser(loss, optimiser):
-    changes = {"loss": loss, "training__optimiser": optimiser, "classifier__bias": loss.startswith("bce")}
-    rate = 0.3 if optimiser == "adagrad" else 0.05
-    recipe = small(lexical=None, augment=[], training__rate=rate, training__epochs=15, **changes)
+def test_every_loss_learns_with_every_optimizer(loss, optimizer):
+    changes = {"loss": loss, "training__optimizer": optimizer, "classifier__bias": loss.startswith("bce")}
+    rate = 0.3 if optimizer == "adagrad" else 0.05
+    recipe = small(lexical=None, augment=[], training__learning_rate=rate, training__epochs=15, **changes)
     assert lt.evaluate(lt.fit(recipe, board()), board()).values["P@1"] >= 95

@@ -26,23 +26,23 @@ pytestmark = pytest.mark.usefixtures("one_thread")  # bit-equal
 
 def losses_of(recipe) -> list[float]:
     """Train, and note the losses of the steps of the first stage that has twenty."""
-    found: dict[int, list[float]] = {}
+    losses: dict[int, list[float]] = {}
     real = Loop._step
 
     def record(self, *rest):
         value = real(self, *rest)
-        found.setdefault(id(self.network), []).append(value)
+        losses.setdefault(id(self.network), []).append(value)
         return value
 
     with patch.object(Loop, "_step", record):
         lt.fit(recipe, board(200))
-    return next(values for values in reversed(found.values()) if len(values) >= STEPS)[:STEPS]
+    return next(values for values in reversed(losses.values()) if len(values) >= STEPS)[:STEPS]
 
 
 def golden(name: str):
     """Make the recipe whose losses are written."""
-    recipe = short(name, training__batch=32, training__epochs=4)
-    return recipe.override("shortlist.refresh", 2).override("shortlist.hard", 2) if name == "frugal" else recipe
+    recipe = short(name, training__batch_size=32, training__epochs=4)
+    return recipe.override("sampler.refresh", 2).override("sampler.hard", 2) if name == "frugal" else recipe
 
 
 @pytest.mark.parametrize("name", TRAINED)

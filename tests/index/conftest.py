@@ -37,15 +37,17 @@ def data():
 def folders(data, tmp_path_factory):
     place = tmp_path_factory.mktemp("models")
     frugal = find_recipe("frugal")
-    for path, value in (("encoder.dim", 16), ("training.epochs", 2), ("training.batch", 32), ("shortlist.random", 20)):
+    for path, value in {
+        "encoder.dim": 16, "training.epochs": 2, "training.batch_size": 32, "sampler.random": 20,
+    }.items():  # fmt: skip
         frugal = frugal.override(path, value)
     fit(frugal, data.train).save(place / "frugal")
     fit("knn", data.train).save(place / "knn")
     fit(find_recipe("knn").override("lexical.pairs", True), data.train).save(place / "pairs")
     fit(frugal.override("lexical.pairs", True).override("blend", 0.5), data.train).save(place / "mixed")
     shutil.copytree(place / "frugal", place / "indexed")
-    made = build_artefact(place / "indexed", search="hnsw", recall=0.9)
-    assert made.recall >= 0.9
+    info = build_artefact(place / "indexed", search="hnsw", recall=0.9)
+    assert info.recall >= 0.9
     return place
 
 

@@ -97,28 +97,28 @@ def test_folders_made_to_attack_run_no_code(run, tmp_path):
 @pytest.mark.parametrize("run", ["indexed"], indirect=True)
 def test_a_graph_that_leads_outside_is_refused(run):
     from longtail.files import read_arrays
-    from longtail.shortlists.hnsw import Graph
+    from longtail.search.hnsw import HNSW
 
-    held = dict(read_arrays(next(run.glob("index_*"))))
-    assert Graph.of_arrays(held) is not None
+    arrays = dict(read_arrays(next(run.glob("index_*"))))
+    assert HNSW.of_arrays(arrays) is not None
     for name, place, value in (
-        ("graph.neighbours", 0, 48),
-        ("graph.neighbours", 3, -2),
-        ("graph.levels", 0, 0),
-        ("graph.levels", 0, 100),
-        ("graph.settings", 0, 48),
-        ("graph.settings", 0, -1),
-        ("graph.settings", 1, 31),
-        ("graph.settings", 1, 0),
-        ("graph.settings", 2, 0),
+        ("hnsw.neighbours", 0, 48),
+        ("hnsw.neighbours", 3, -2),
+        ("hnsw.levels", 0, 0),
+        ("hnsw.levels", 0, 100),
+        ("hnsw.settings", 0, 48),
+        ("hnsw.settings", 0, -1),
+        ("hnsw.settings", 1, 31),
+        ("hnsw.settings", 1, 0),
+        ("hnsw.settings", 2, 0),
     ):
-        changed = {key: array.copy() for key, array in held.items()}
+        changed = {key: array.copy() for key, array in arrays.items()}
         changed[name][place] = value
         with pytest.raises(ModelError, match="make the index again"):
-            Graph.of_arrays(changed)
-    for name, value in (("graph.rows", held["graph.rows"][1:]), ("graph.step", held["graph.step"] * np.nan)):
+            HNSW.of_arrays(changed)
+    for name, value in (("hnsw.rows", arrays["hnsw.rows"][1:]), ("hnsw.step", arrays["hnsw.step"] * np.nan)):
         with pytest.raises(ModelError, match="make the index again"):
-            Graph.of_arrays(held | {name: value})
+            HNSW.of_arrays(arrays | {name: value})
 
 
 def test_a_full_disk_leaves_model_and_labels_as_they_were(run):
@@ -202,7 +202,7 @@ def test_an_interrupted_query_leaves_nothing_behind(run, monkeypatch):
     before = index.predict(["red cat", "old dog by night"], 5)
     for name in ("_largest", "entries_of"):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(f"longtail.shortlists.inverted.{name}", _interrupted)
+            patch.setattr(f"longtail.search.inverted.{name}", _interrupted)
             index.predict(["grey owl in the garden"], 5)
     after = index.predict(["red cat", "old dog by night"], 5)
     np.testing.assert_array_equal(before.labels, after.labels)

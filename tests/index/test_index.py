@@ -21,7 +21,7 @@ from longtail.labels.journal import FILE
 from longtail.model import Model, read_config, write_config
 from longtail.pipeline import fit
 from longtail.predictions import Groups
-from longtail.shortlists.search import Search
+from longtail.stores.memory import MemoryStore
 from longtail.types import Texts, label_matrix
 
 
@@ -39,17 +39,17 @@ def test_the_index_answers_as_the_model_does(run):
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
 @pytest.mark.parametrize("search", ["exact", "hnsw", "ivf"])
 def test_every_index_file_keeps_the_recall_that_it_records(run, precision, search, data):
-    made = build_artefact(run, precision=precision, search=search, recall=0.9)
+    info = build_artefact(run, precision=precision, search=search, recall=0.9)
     index = Index.load(run)
-    assert (made.precision, made.search) == (precision, search) == (index.served.precision, index.served.search)
+    assert (info.precision, info.search) == (precision, search) == (index.served.precision, index.served.search)
     texts = data.train.texts.tolist()
     ours, theirs = index.predict(texts, 5), Model.load(run).predict(texts, 5)
     kept = np.mean(
         [len(set(a) & set(b)) / 5 for a, b in zip(ours.labels.tolist(), theirs.labels.tolist(), strict=True)]
     )
     assert kept >= 0.9
-    again = index.predict(texts[:1], 5)
-    np.testing.assert_array_equal(again.labels, ours.labels[:1])
+    first = index.predict(texts[:1], 5)
+    np.testing.assert_array_equal(first.labels, ours.labels[:1])
     assert len(list(run.glob("index_*"))) == 1
     build_artefact(run, search="exact")
     assert len(list(run.glob("index_*"))) == 1
@@ -93,9 +93,9 @@ def test_probabilities_rise_with_scores(run):
     plain = index.predict(QUERIES[:2], 5)
     sure = index.predict(QUERIES[:2], 5, probabilities=True)
     np.testing.assert_array_equal(sure.labels, plain.labels)
-    found = sure.labels >= 0
-    assert ((sure.scores[found] >= 0) & (sure.scores[found] <= 1)).all()
-    assert (np.diff(np.where(found, sure.scores, -1), axis=1) <= 0).all()
+    mask = sure.labels >= 0
+    assert ((sure.scores[mask] >= 0) & (sure.scores[mask] <= 1)).all()
+    assert (np.diff(np.where(mask, sure.scores, -1), axis=1) <= 0).all()
 
 
 def test_a_model_without_held_out_points_says_so(tmp_path):
@@ -162,16 +162,16 @@ def test_new_labels_are_found_at_once_and_by_others_and_undone(run):
 def test_reasons(run):
     index = Index.load(run)
     best = int(index.predict(["red cat sun"], 1).labels[0, 0])
-    found = index.explanation("red cat sun", best)
-    assert found.label_text == NAMES[best] and found.rank == 1 and found.bin in ("head", "torso", "tail")
-    assert found.words[0].score > 0 == next(entry.score for entry in found.words if entry.word == "sun")
-    assert found.words[0].word in NAMES[best].split()
-    assert {entry.word for entry in found.words} == {"red", "cat", "sun"}
-    assert any(point.has for point in found.points)
-    assert found.label_texts[0].text == "red cat"
-    assert found.neighbours and all(0 < entry.score <= 1 and entry.id != best for entry in found.neighbours)
+    reasons = index.explanation("red cat sun", best)
+    assert reasons.label_text == NAMES[best] and reasons.rank == 1 and reasons.bin in ("head", "torso", "tail")
+    assert reasons.words[0].score > 0 == next(entry.score for entry in reasons.words if entry.word == "sun")
+    assert reasons.words[0].word in NAMES[best].split()
+    assert {entry.word for entry in reasons.words} == {"red", "cat", "sun"}
+    assert any(point.has for point in reasons.points)
+    assert reasons.label_texts[0].text == "red cat"
+    assert reasons.neighbours and all(0 < entry.score <= 1 and entry.id != best for entry in reasons.neighbours)
     plain = json.loads(json.dumps(index.explain("red cat sun", best)))
-    assert plain["words"][0]["word"] == found.words[0].word
+    assert plain["words"][0]["word"] == reasons.words[0].word
     known = index.label(best)
     assert known["frequency"] == index.frequencies[best] and len(known["examples"]) > 0
     index.add(["blue parrot"])
@@ -185,17 +185,30 @@ def test_other_recipes_are_served_too(name, tmp_path):
     fit(short(name), board()).save(tmp_path / "run")
     model, index = Model.load(tmp_path / "run"), Index.load(tmp_path / "run")
     texts = ["word3 filler1", "word7"]
-    for asked in (texts, texts * 40):
-        np.testing.assert_allclose(index.predict(asked, 3).scores, model.predict(asked, 3).scores, atol=1e-4)
-    made = build_artefact(tmp_path / "run", recall=0.5)
-    assert (made is None) == (model.vectors.guide is not None)
+    for some in (texts, texts * 40):
+        np.testing.assert_allclose(index.predict(some, 3).scores, model.predict(some, 3).scores, atol=1e-4)
+    info = build_artefact(tmp_path / "run", recall=0.5)
+    assert (info is None) == (model.vectors.retriever is not None)
     best = int(index.predict(texts, 1).labels[0, 0])
-    found = index.explanation(texts[0], best)
-    assert found.rank == 1 and len(found.words) == 2 and found.points
+    reasons = index.explanation(texts[0], best)
+    assert reasons.rank == 1 and len(reasons.words) == 2 and reasons.points
     assert index.predict(texts, 1, deny=[best]).labels[0, 0] not in (best, -1)
     assert index.add(["word7 brandnew"]) == [30]
     assert 30 in index.predict(["word7 brandnew"], 5).labels
     index.undo()
+
+
+@pytest.mark.parametrize("search", ["exact", "hnsw", "ivf"])
+def test_what_is_ranked_again_is_served_from_an_index(search, tmp_path):
+    recipe = short("frugal", rerank="rerank", rerank__training__epochs=1, rerank__top=9)
+    fit(recipe, board()).save(tmp_path / "run")
+    info = build_artefact(tmp_path / "run", search=search, recall=0.9)
+    model, index = Model.load(tmp_path / "run"), Index.load(tmp_path / "run")
+    assert info.search == index.served.search == search and info.recall >= 0.9
+    for texts in (["word3 filler1"], ["word3 filler1", "word7"] * 40):
+        np.testing.assert_allclose(index.predict(texts, 3).scores, model.predict(texts, 3).scores, atol=0.05)
+    assert index.add(["word7 brandnew"]) == [30]
+    assert 30 in index.predict(["word7 brandnew"], 5).labels
 
 
 @pytest.mark.parametrize("run", ["knn"], indirect=True)
@@ -253,21 +266,20 @@ def test_many_blocks_are_answered_as_one_by_one(run, monkeypatch, data):
 
 def test_a_search_that_finds_too_little_is_not_chosen(run, monkeypatch):
     monkeypatch.setattr("longtail.artefact.SMALL", 3)
-    whole = Search.found
+    whole = MemoryStore.search
     config = read_config(run)  # without words, which find much by themselves
     write_config(run, {**config, "recipe": config["recipe"] | {"lexical": None, "blend": None}})
-    monkeypatch.setattr(Search, "found", lambda self, texts, k: _halved(self, whole(self, texts, k)))
+    monkeypatch.setattr(MemoryStore, "search", lambda self, queries, k: _lost(self, *whole(self, queries, k)))
     poor = build_artefact(run, search="hnsw")
-    assert poor.search == "hnsw" and poor.recall < poor.asked
+    assert poor.search == "hnsw" and poor.recall < poor.wanted
     assert build_artefact(run).search == "exact"
-    monkeypatch.setattr(Search, "found", whole)
+    monkeypatch.setattr(MemoryStore, "search", whole)
     assert build_artefact(run).search == "hnsw"
 
 
-def _halved(search, found):
+def _lost(store, labels, scores):
     """Lose everything that a graph finds."""
-    encoded, labels, scores = found
-    return (encoded, np.full_like(labels, -1), scores) if search.near is not None else found
+    return (labels if store.leader is None else np.full_like(labels, -1)), scores
 
 
 def test_raw_ids_are_given_once(run, data, tmp_path):

@@ -9,76 +9,113 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import board, networks, short
 
-from longtail.encoders.head import Head
-from longtail.errors import ModelError
+from longtail.encoders.heads import FrozenResidual, Residual
+from longtail.errors import ModelError, RecipeError
 from longtail.labels.tree import Clusters
-from longtail.shortlists.meta import MetaGuide
+from longtail.parts import Batch, States, Step
+from longtail.samplers.clusters import BuiltClusters
+from longtail.samplers.clusters import Clusters as Sampler
+from longtail.scorers.clusters import ClusterRetriever
 from longtail.types import label_matrix, no_pairs
 
 
 @pytest.fixture(scope="module")
 def network():
-    made = networks(short("inceptionxml_plus"), board(200))["training"]
-    made.dense.eval()
-    return made
+    trained = networks(short("inceptionxml_plus"), board(200))["training"]
+    trained.dense.eval()
+    return trained
 
 
-def guide(seed: int, *, head: bool, top: int) -> MetaGuide:
+def retriever(seed: int, *, head: bool, top: int) -> ClusterRetriever:
     draw = np.random.default_rng(seed)
     of = draw.permutation(np.arange(17) % 5)
     weight, bias, rows, shift = (draw.normal(size=size).astype(np.float32) for size in ((3, 3), (3,), (5, 3), (5,)))
-    layer = Head(weight, bias, np.ones(3, np.float32), np.zeros(3, np.float32), "gelu") if head else None
-    return MetaGuide(Clusters.build(of), layer, rows, shift, top)
+    layer = FrozenResidual(weight, bias, np.ones(3, np.float32), np.zeros(3, np.float32), "gelu") if head else None
+    return ClusterRetriever(Clusters.build(of), layer, rows, shift, top)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.booleans(), st.integers(1, 9))
 def test_candidates_are_the_labels_of_the_best_clusters(seed, head, top):
-    made = guide(seed, head=head, top=top)
+    clusters = retriever(seed, head=head, top=top)
     vectors = np.random.default_rng(seed + 1).normal(size=(4, 3)).astype(np.float32)
-    found = made.candidates(vectors)
+    proposed = clusters.propose(vectors)
+    every = []
     for row, vector in enumerate(vectors):
-        own = made.head(vector[None])[0] if head else vector
-        scores = made.rows @ own + made.bias
+        own = clusters.head(vector[None])[0] if head else vector
+        scores = clusters.rows @ own + clusters.bias
+        every.append(scores[clusters.clusters.of])
         best = set(np.argsort(-scores)[:top].tolist())
-        expected = [label for label in range(17) if made.clusters.of[label] in best]
-        part = slice(found.indptr[row], found.indptr[row + 1])
-        assert found.indices[part].tolist() == expected
-        np.testing.assert_allclose(found.data[part], scores[made.clusters.of[expected]], atol=1e-4)
-    by_rows = np.arange(found.nnz, dtype=np.float32)
-    assert made.combined(by_rows, found) is by_rows
+        expected = [label for label in range(17) if clusters.clusters.of[label] in best]
+        part = slice(proposed.indptr[row], proposed.indptr[row + 1])
+        assert proposed.indices[part].tolist() == expected
+        np.testing.assert_allclose(proposed.data[part], scores[clusters.clusters.of[expected]], atol=1e-4)
+    by_rows = np.arange(proposed.nnz, dtype=np.float32)
+    assert clusters.combine(by_rows, proposed.data, proposed.indptr) is by_rows
+    rows, labels = np.repeat(np.arange(4), 17), np.tile(np.arange(17), 4)
+    np.testing.assert_allclose(clusters.beyond(vectors, rows, labels), np.concatenate(every), atol=1e-4)
 
 
 @pytest.mark.parametrize("head", [True, False])
-def test_a_guide_comes_back_and_a_damaged_one_does_not(head):
-    made = guide(0, head=head, top=2)
-    held = made.arrays()
+def test_a_retriever_comes_back_and_a_damaged_one_does_not(head):
+    clusters = retriever(0, head=head, top=2)
+    arrays = clusters.arrays()
     vectors = np.ones((1, 3), np.float32)
-    assert np.array_equal(MetaGuide.of_arrays(held, 2).scores(vectors), made.scores(vectors))
-    for of in (held["meta.of"] + 9, held["meta.of"] - 1, np.zeros(17, np.int32), held["meta.of"][None]):
+
+    def opened(**changes) -> ClusterRetriever:
+        layer = Residual(activation="gelu").open(arrays, "clusters.head") if head else None
+        return ClusterRetriever.of_arrays(arrays | changes, layer, 2)
+
+    assert np.array_equal(opened().scores(vectors), clusters.scores(vectors))
+    assert opened().propose(vectors).indices.tolist() == clusters.propose(vectors).indices.tolist()
+    of = arrays["clusters.of"]
+    for wrong in (of + 9, of - 1, np.zeros(17, np.int32), of[None]):
         with pytest.raises(ModelError, match="clusters of the model are damaged"):
-            MetaGuide.of_arrays(held | {"meta.of": of}, 2)
+            opened(**{"clusters.of": wrong})
+
+
+def test_the_best_cluster_is_measured():
+    clusters = retriever(0, head=False, top=2)
+    vectors = np.random.default_rng(1).normal(size=(6, 3)).astype(np.float32)
+    best = clusters.scores(vectors).argmax(axis=1)
+    labels = [int(np.flatnonzero(clusters.clusters.of == cluster)[0]) for cluster in best]
+    labels[0] = int(np.flatnonzero(clusters.clusters.of != best[0])[0])
+    targets = label_matrix(np.arange(7), np.array(labels), (6, 17))
+    assert clusters.metrics(vectors, targets) == {"meta P@1": pytest.approx(100 * 5 / 6)}
+
+
+def test_an_objective_over_clusters_is_needed():
+    recipe = short("inceptionxml_plus")
+    with pytest.raises(RecipeError, match="needs an objective over clusters"):
+        replace(recipe, objectives=recipe.objectives[:1]).check()
+    with pytest.raises(RecipeError, match="needs a sampler that makes them"):
+        networks(recipe.override("sampler", "all_labels"), board(100))
+    with pytest.raises(RecipeError, match=r"clusters\.most is now called max_candidates"):
+        recipe.override("sampler.most", 3)
 
 
 def clustered(network, points, *, top=1, most=8192, excluded=None):
-    """Ask for the candidates of a batch: the pool, what counts, and the targets."""
-    network.plan = replace(network.plan, shortlist=replace(network.plan.shortlist, top=top, most=most))
+    """Ask for the candidates of a batch: the pool, which of them each point sees, the targets, the cluster loss."""
+    sampler = BuiltClusters(Sampler(top=top, max_candidates=most), network.terms[0].sampler.partition)
     targets = network.points.targets[points]
-    weights = torch.ones(len(points))
-    size = network.dense.meta_rows.in_features
-    encoded = torch.randn(len(points), size, generator=torch.Generator().manual_seed(0))
-    out = no_pairs(targets.shape) if excluded is None else excluded
-    pool, counted, loss = network._by_clusters(encoded, targets, out, weights, np.random.default_rng(0))
-    return pool, counted.numpy(), targets.toarray(), float(loss.detach())
+    encoded = torch.randn(len(points), network.width, generator=torch.Generator().manual_seed(0))
+    excluded = no_pairs(targets.shape) if excluded is None else excluded
+    weights = np.ones(len(points), np.float32)
+    batch = Batch(points, network.points.inputs.take(points), targets, excluded, weights)
+    step = Step(np.random.default_rng(0), 1.0, network)
+    candidates = sampler.propose(batch, lambda: States(encoded), step)
+    loss = network.over("clusters")(batch, lambda: States(encoded), step)
+    return candidates.labels, candidates.mask.numpy(), targets.toarray(), float(loss.detach())
 
 
-def test_a_cluster_with_an_excluded_label_is_wrong_for_nobody(network):
+def test_a_cluster_with_an_excluded_label_is_masked_out(network):
     points = np.arange(10)
-    targets, of = network.points.targets[points], network.plan.clusters.of
+    partition = network.terms[0].sampler.partition
+    targets, of = network.points.targets[points], partition.of
     other = [next(label for label in range(len(of)) if of[label] not in of[row.indices]) for row in targets]
     excluded = label_matrix(np.arange(len(points) + 1), np.array(other), targets.shape)
     plain, masked = clustered(network, points)[3], clustered(network, points, excluded=excluded)[3]
-    cells = len(points) * len(network.plan.clusters)
+    cells = len(points) * len(partition)
     assert masked != plain
     assert masked * (cells - len(points)) < plain * cells  # ten terms of the sum are gone, and none came
     same = clustered(network, points, excluded=targets)[3]  # the cluster of a positive counts in any case
@@ -87,48 +124,71 @@ def test_a_cluster_with_an_excluded_label_is_wrong_for_nobody(network):
 
 @pytest.mark.parametrize("most", [1, 10, 8192])
 @pytest.mark.parametrize("top", [1, 3, 99])
-def test_positives_are_always_in_the_pool_and_count(network, top, most):
+def test_positives_are_always_in_the_pool_and_seen(network, top, most):
     points = np.arange(0, 60)
-    pool, counted, targets, loss = clustered(network, points, top=top, most=most)
+    pool, mask, targets, loss = clustered(network, points, top=top, most=most)
     assert pool.tolist() == sorted(set(pool.tolist()))
     assert set(np.nonzero(targets)[1]) <= set(pool.tolist())
     places = np.searchsorted(pool, np.nonzero(targets)[1])
-    assert counted[np.nonzero(targets)[0], places].all()
+    assert mask[np.nonzero(targets)[0], places].all()
     assert np.isfinite(loss)
 
 
 def test_a_point_sees_the_labels_of_its_own_clusters(network):
     points = np.arange(10)
-    pool, counted, targets, _ = clustered(network, points, top=2)
-    of = network.plan.clusters.of[pool]
+    pool, mask, targets, _ = clustered(network, points, top=2)
+    partition = network.terms[0].sampler.partition
+    of = partition.of[pool]
     for row in range(len(points)):
-        seen = set(of[counted[row]].tolist())
-        positive = set(network.plan.clusters.of[np.flatnonzero(targets[row])].tolist())
+        seen = set(of[mask[row]].tolist())
+        positive = set(partition.of[np.flatnonzero(targets[row])].tolist())
         assert positive <= seen
         assert len(seen) == max(2, len(positive))
-        assert counted[row].tolist() == [cluster in seen for cluster in of]
+        assert mask[row].tolist() == [cluster in seen for cluster in of]
 
 
 def test_the_union_is_cut_where_fewest_points_chose(network):
-    clusters = network.plan.clusters
-    chosen = np.zeros((4, len(clusters)), bool)
+    partition = network.terms[0].sampler.partition
+    chosen = np.zeros((4, len(partition)), bool)
     chosen[:, 1] = chosen[:3, 4] = chosen[0, 6] = chosen[0, 2] = True
-    wanted = np.zeros_like(chosen)
-    wanted[0, 6] = True
-    sizes = np.diff(clusters.starts)
+    positive = np.zeros_like(chosen)
+    positive[0, 6] = True
+    sizes = np.diff(partition.starts)
+
+    def labels_of(most, chosen=chosen, positive=positive):
+        return BuiltClusters(Sampler(max_candidates=most), partition)._union(chosen, positive)
 
     def clusters_of(most):
-        return sorted(set(clusters.of[network._union(chosen, wanted, most)].tolist()))
+        return sorted(set(partition.of[labels_of(most)].tolist()))
 
     assert clusters_of(10**6) == [1, 2, 4, 6]
     assert clusters_of(int(sizes[[6, 1, 4]].sum())) == [1, 4, 6]
     assert clusters_of(int(sizes[[6, 1]].sum())) == [1, 6]
     assert clusters_of(1) == [6]  # what a point has is never cut
-    assert network._union(chosen & False, wanted & False, 10).tolist() == []
+    assert labels_of(10, chosen & False, positive & False).tolist() == []
+
+
+def test_what_is_served_is_what_was_learnt(network):
+    """The frozen retriever scores clusters as the objective over clusters does."""
+    points = np.arange(20)
+    inputs = network.points.inputs.take(points)
+    step = Step(np.random.default_rng(0), 1.0, network)
+    term = network.over("clusters")
+    served = network.terms[0].sampler.freeze(network)
+    dropless = replace(term.objective.classifier, dropout=0.0)
+    term.classifier.settings, before = dropless, term.classifier.settings
+    term.head.settings, head = replace(term.head.settings, dropout=0.0), term.head.settings
+    try:
+        states = network.tower(inputs, None)
+        scores = term.scores(states, np.arange(len(served.rows)), step).detach().numpy()
+    finally:
+        term.classifier.settings, term.head.settings = before, head
+    np.testing.assert_allclose(served.scores(network.vectors(inputs)), scores, rtol=1e-3, atol=1e-3)
+    assert served.top == 2 and len(served.clusters) == len(network.terms[0].sampler.partition)
 
 
 @pytest.mark.parametrize(
-    ("framework", "part", "reaches"),
+    ("framework", "progress", "reaches"),
     [
         ("synchronised", 0.0, False),
         ("synchronised", 0.24, False),
@@ -136,18 +196,23 @@ def test_the_union_is_cut_where_fewest_points_chose(network):
         ("lightxml", 0.0, True),
     ],
 )
-def test_label_rows_reach_the_encoder_after_the_first_quarter(framework, part, reaches):
-    recipe = short("inceptionxml_plus", shortlist__framework=framework, encoder__dropout=0, classifier__dropout=0)
-    made = networks(recipe.override("shortlist.dropout", 0), board(200))["training"]
-    assert (made.dense.meta_head is None) == (framework == "lightxml")
+def test_label_rows_reach_the_encoder_after_the_first_quarter(framework, progress, reaches):
+    recipe = short("inceptionxml_plus", encoder__dropout=0, classifier__dropout=0, head__dropout=0)
+    recipe = recipe.override("objectives.1.classifier.dropout", 0).override("objectives.1.head.dropout", 0)
+    if framework == "lightxml":
+        recipe = recipe.override("objectives.1.head", "none").override("detach", 0)
+    network = networks(recipe, board(200))["training"]
+    assert (network.over("clusters").head is None) == (framework == "lightxml")
     gradients = []
+    rows = network.tables["rows0"]
     for scale in (1.0, 2.0):  # what comes from label rows grows with them, what comes from clusters does not
-        made.dense.eval()
-        made.dense.zero_grad()
+        network.dense.eval()
+        network.dense.zero_grad()
         with torch.no_grad():
-            made.tables["labels"].values.mul_(scale)
-        made.loss(np.arange(20), np.random.default_rng(0), part).backward()
-        gradients.append(made.dense.encoder.second.weight.grad.clone())
-        assert made.tables["labels"].leaf.grad.abs().sum() > 0  # the rows themselves always learn
+            rows.values.mul_(scale)
+        network.loss(np.arange(20), np.random.default_rng(0), progress).backward()
+        gradients.append(network.tower.module.second.weight.grad.clone())
+        assert rows.gradient()[1].abs().sum() > 0  # the rows themselves always learn
+        rows.gathered.clear()
     assert gradients[0].abs().sum() > 0
     assert (not torch.equal(*gradients)) == reaches

@@ -9,57 +9,81 @@ from conftest import shared_data
 from longtail.data.dataset import Split, from_rows
 from longtail.data.formats import load
 from longtail.data.tokens import Words
-from longtail.errors import DataError, RecipeError
+from longtail.errors import DataError, ModelError, RecipeError
+from longtail.files import read_arrays, write_arrays
+from longtail.parts import Query
 from longtail.pipeline import fit
-from longtail.shortlists.lexical import Lexical, LexicalIndex
+from longtail.records import When
+from longtail.scorers.lexical import Lexical, LexicalScorer
 
 
-def fitted(settings: Lexical, train: Split) -> LexicalIndex:
+def fitted(settings: Lexical, train: Split) -> LexicalScorer:
     return settings.fit(train, Words.fit(train.texts, train.labels.texts or []))
 
 
 def test_one_text_and_a_batch_get_the_same_answer_on_real_data():
     data = load(shared_data("LF-MDNSeeAlsoTitles-6K"))
-    index = fitted(Lexical(neighbours=20, power=2, share=0.4), data.train)
+    scorer = fitted(Lexical(neighbours=20, power=2, share=0.4), data.train)
     texts = [*data.test.texts[:300], "", "qwertyuiop"]
-    batch = index.top(texts, 10)
+    batch_labels, batch_scores = scorer.top(Query(texts), 10)
     for place, text in enumerate(texts):
-        labels, scores = index.one(text, 10)
-        found = batch.labels[place] >= 0
-        assert labels.tolist() == batch.labels[place][found].tolist()
-        np.testing.assert_allclose(scores, batch.scores[place][found], atol=1e-5)
+        labels, scores = scorer.top(Query([text]), 10)
+        assert labels.shape == (1, 10)
+        mask = batch_labels[place] >= 0
+        assert labels[0].tolist() == batch_labels[place].tolist()
+        np.testing.assert_allclose(scores[0][mask], batch_scores[place][mask], atol=1e-5)
+        assert np.isneginf(scores[0][~mask]).all() and np.isneginf(batch_scores[place][~mask]).all()
 
 
 def test_the_fused_score_is_what_the_docstring_says():
     data = from_rows(
         {"train": (["red cat", "old dog", "red fox"], [[0], [1], [0, 2]])}, label_texts=["cat", "dog", "fox"]
     )
-    index = fitted(Lexical(neighbours=2, power=1, share=0.25), data.train)
-    words, (labels, points) = index.words, (group.toarray() for group in index.near.groups)
-    query = words.bag(["red cat"]).toarray()[0]
-    to_labels, to_points = labels @ query, points @ query
+    scorer = fitted(Lexical(neighbours=2, power=1, share=0.25), data.train)
+    words, (labels, points) = scorer.words, (group.toarray() for group in scorer.near.groups)
+    bag = words.bag(["red cat"]).toarray()[0]
+    to_labels, to_points = labels @ bag, points @ bag
     near = np.argsort(-to_points, kind="stable")[:2]
     votes = sum(to_points[point] * data.train.targets.toarray()[point] for point in near)
     expected = 0.25 * to_labels / to_labels.max() + 0.75 * votes / votes.max()
-    found, scores = index.one("red cat", 3)
-    np.testing.assert_allclose(scores, expected[found], atol=1e-5)
-    assert found[0] == 0
+    best, scores = scorer.top(Query(["red cat"]), 2)
+    np.testing.assert_allclose(scores[0], expected[best[0]], atol=1e-5)
+    assert best[0].tolist() == [0, 2]
+    candidates = scorer.candidates(Query(["red cat"]), 3)
+    assert candidates.similarity == pytest.approx(to_labels.max(), abs=1e-5)
+    assert candidates.votes == pytest.approx(votes.max(), abs=1e-5)
+    wider = scorer.candidates(Query(["red cat"]), 3, also=np.array([1]))  # nothing speaks for the dog
+    assert dict(zip(wider.labels.tolist(), wider.scores.tolist(), strict=True)) == pytest.approx(
+        dict(enumerate(expected.tolist())), abs=1e-5
+    )
 
 
 def test_settings_come_from_validation_and_stay_fixed_when_set():
     data = load(shared_data("LF-MDNSeeAlsoTitles-6K"))
-    kept, held = data.train.divide(0.1)
-    words = Words.fit(kept.texts, data.labels.texts)
-    chosen = Lexical(power=2.0).choose(kept, held, words).settings
+    train, validation = data.train.divide(0.1)
+    words = Words.fit(train.texts, data.labels.texts)
+    chosen, scorer = Lexical(power=2.0).choose(train, validation, words)
+    assert scorer.settings == chosen
     assert chosen.power == 2.0
     assert chosen.neighbours is not None
     assert chosen.share is not None
     assert chosen.pairs is False
-    assert Lexical(power=2.0).choose(kept, held, words).settings == chosen
-    assert chosen.choose(kept, held, words).settings is chosen
-    assert Lexical(pairs=None).choose(kept, held, words).settings.pairs is not None
+    assert Lexical(power=2.0).choose(train, validation, words)[0] == chosen
+    assert chosen.choose(train, validation, words)[0] == chosen
+    assert Lexical(pairs=None).choose(train, validation, words)[0].pairs is not None
     with pytest.raises(RecipeError, match="not all chosen"):
-        Lexical(power=2.0).fit(kept, words)
+        Lexical(power=2.0).fit(train, words)
+
+
+def test_without_validation_points_usual_settings_are_taken():
+    data = from_rows({"train": (["red cat", "old dog"], [[0], [1]])}, label_texts=["cat", "dog"])
+    words = Words.fit(data.train.texts)
+    assert Lexical().undecided() == When.AFTER
+    chosen, scorer = Lexical(power=3.0, pairs=None).choose(data.train, None, words)
+    assert scorer is None and chosen.undecided() == When.NEVER
+    assert chosen == Lexical(neighbours=10, power=3.0, share=0.4, pairs=False)
+    bare = replace(data.train, labels=replace(data.labels, texts=None))
+    assert Lexical().choose(bare, None, words)[0].share == 0
 
 
 def test_labels_without_texts_still_get_votes():
@@ -70,9 +94,24 @@ def test_labels_without_texts_still_get_votes():
         fitted(Lexical(neighbours=1, power=1, share=0.5), bare)
 
 
-def test_save_and_load(tmp_path):
+@pytest.mark.parametrize("pairs", [False, True])
+def test_save_and_load(tmp_path, pairs):
     data = from_rows({"train": (["red cat", "old dog"], [[0], [1]])}, label_texts=["cat", "dog"])
-    index = fitted(Lexical(neighbours=1, power=1, share=0.5), data.train)
-    index.save(tmp_path)
-    again = LexicalIndex.load(tmp_path, index.words, index.settings)
-    assert again.one("dog", 2)[0].tolist() == index.one("dog", 2)[0].tolist()
+    settings = Lexical(neighbours=1, power=1, share=0.5, pairs=pairs)
+    scorer = fitted(settings, data.train)
+    scorer.save(tmp_path)
+    opened = settings.load(tmp_path, scorer.words)
+    assert len(opened) == 2
+    for text in ("dog", "old cat", ""):
+        for one, two in zip(opened.top(Query([text]), 2), scorer.top(Query([text]), 2), strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
+def test_label_texts_that_do_not_fit_the_targets_are_refused(tmp_path):
+    data = from_rows({"train": (["red cat", "old dog"], [[0], [1]])}, label_texts=["cat", "dog"])
+    scorer = fitted(Lexical(neighbours=1, power=1, share=0.5), data.train)
+    scorer.save(tmp_path)
+    arrays = {name: np.array(array) for name, array in read_arrays(tmp_path / "lexical.safetensors").items()}
+    write_arrays(tmp_path / "lexical.safetensors", arrays | {"targets.shape": arrays["targets.shape"] + [0, 1]})
+    with pytest.raises(ModelError, match="damaged"):
+        LexicalScorer.load(tmp_path, scorer.words, scorer.settings)

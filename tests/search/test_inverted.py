@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longtail.errors import ModelError
-from longtail.shortlists import inverted
-from longtail.shortlists.inverted import Inverted
+from longtail.search import inverted
+from longtail.search.inverted import Inverted
 
 
 def random_rows(seed: int, rows: int, words: int, share: float, steps: int | None) -> sp.csr_array:
@@ -33,7 +33,7 @@ def slow(rows: sp.csr_array, query: np.ndarray, n: int) -> tuple[list[int], list
 
 def reading(entries: int):
     """Let the lists of rare words hold so many entries."""
-    return patch.object(inverted, "READ", entries)
+    return patch.object(inverted, "MAX_READ", entries)
 
 
 @settings(max_examples=250, deadline=None)
@@ -45,16 +45,16 @@ def test_both_ways_equal_the_slow_way_when_all_lists_are_read(seed, count, words
     queries = random_rows(seed + 1, 5, words, 0.6, steps)
     index = Inverted.build(rows)
     with reading(10**9), patch.object(inverted, "SPARE", count):
-        found, values = index.nearest_batch(0, queries, n)
+        batch, values = index.nearest_batch(0, queries, n)
         for place in range(queries.shape[0]):
-            held = slice(queries.indptr[place], queries.indptr[place + 1])
-            one, similar = index.nearest(0, queries.indices[held], queries.data[held], n)
+            own = slice(queries.indptr[place], queries.indptr[place + 1])
+            one, similar = index.nearest(0, queries.indices[own], queries.data[own], n)
             expected, exact = slow(rows, queries[[place]].toarray()[0], n)
             assert one.tolist() == expected
             np.testing.assert_allclose(similar, exact, atol=2e-6)
-            assert found[place][found[place] >= 0].tolist() == expected
+            assert batch[place][batch[place] >= 0].tolist() == expected
             np.testing.assert_allclose(values[place][: len(expected)], exact, atol=2e-6)
-    assert not any(held.any() for held in index.scratch.held.values())
+    assert not any(array.any() for array in index.scratch.arrays.values())
 
 
 @settings(max_examples=100, deadline=None)
@@ -63,11 +63,11 @@ def test_both_ways_read_the_same_lists(seed, count, entries):
     rows, queries = random_rows(seed, count, 12, 0.4, None), random_rows(seed + 1, 5, 12, 0.6, None)
     index = Inverted.build(rows)
     with reading(entries), patch.object(inverted, "SPARE", count):
-        found, values = index.nearest_batch(0, queries, 5)
+        batch, values = index.nearest_batch(0, queries, 5)
         for place in range(queries.shape[0]):
-            held = slice(queries.indptr[place], queries.indptr[place + 1])
-            one, similar = index.nearest(0, queries.indices[held], queries.data[held], 5)
-            assert found[place][found[place] >= 0].tolist() == one.tolist()
+            own = slice(queries.indptr[place], queries.indptr[place + 1])
+            one, similar = index.nearest(0, queries.indices[own], queries.data[own], 5)
+            assert batch[place][batch[place] >= 0].tolist() == one.tolist()
             np.testing.assert_allclose(values[place][: len(one)], similar, atol=2e-6)
 
 
@@ -75,8 +75,8 @@ def test_rare_words_name_the_candidates_and_all_words_rank_them():
     rows = sp.csr_array(np.array([[0.6, 0.8, 0], [0, 0.8, 0.6], [1, 0, 0], [1, 0, 0]], np.float32))
     index, words, weights = Inverted.build(rows), np.array([0, 1]), np.array([0.9, 0.1], np.float32)
     with reading(2):
-        found, similar = index.nearest(0, words, weights, 4)
-        assert found.tolist() == [0, 1]  # rows 2 and 3 have only the common word
+        candidates, similar = index.nearest(0, words, weights, 4)
+        assert candidates.tolist() == [0, 1]  # rows 2 and 3 have only the common word
         np.testing.assert_allclose(similar, [0.62, 0.08], atol=1e-6)
         assert index.nearest(0, words[:1], weights[:1], 4)[0].tolist() == [2, 3, 0]  # there is no other word
     assert index.nearest(0, words, weights, 4)[0].tolist() == [2, 3, 0, 1]
@@ -104,28 +104,28 @@ def test_threads_do_not_disturb_each_other():
     index = Inverted.build(rows)
     queries = [random_rows(100 + seed, 1, 40, 0.3, None) for seed in range(64)]
 
-    def ask(query: sp.csr_array) -> list[int]:
+    def rows_near(query: sp.csr_array) -> list[int]:
         return index.nearest(0, query.indices, query.data, 10)[0].tolist()
 
-    alone = [ask(query) for query in queries]
+    alone = [rows_near(query) for query in queries]
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(ask, queries)) == alone
+        assert list(pool.map(rows_near, queries)) == alone
 
 
 def test_arrays_are_checked_when_put_together():
     index = Inverted.build(random_rows(0, 20, 5, 0.5, None), random_rows(1, 30, 5, 0.5, None))
-    held = index.arrays()
-    again = Inverted.of_arrays(held, 2)
-    assert (again.groups[1] != index.groups[1]).nnz == 0
+    arrays = index.arrays()
+    opened = Inverted.of_arrays(arrays, 2)
+    assert (opened.groups[1] != index.groups[1]).nnz == 0
     bad = {
-        "lists0.indices": held["lists0.indices"] + 99,
-        "lists1.indptr": held["lists1.indptr"][::-1],
-        "group0.indptr": held["group0.indptr"][:-1],
-        "lists0.shape": held["lists0.shape"] + 1,
+        "lists0.indices": arrays["lists0.indices"] + 99,
+        "lists1.indptr": arrays["lists1.indptr"][::-1],
+        "group0.indptr": arrays["group0.indptr"][:-1],
+        "lists0.shape": arrays["lists0.shape"] + 1,
     }
     for key, value in bad.items():
         with pytest.raises(ModelError, match="damaged"):
-            Inverted.of_arrays(held | {key: value}, 2)
-    swapped = {key.replace("lists0", "lists1"): value for key, value in held.items() if key.startswith("lists0")}
+            Inverted.of_arrays(arrays | {key: value}, 2)
+    swapped = {key.replace("lists0", "lists1"): value for key, value in arrays.items() if key.startswith("lists0")}
     with pytest.raises(ModelError, match="damaged"):
-        Inverted.of_arrays(held | swapped, 2)
+        Inverted.of_arrays(arrays | swapped, 2)

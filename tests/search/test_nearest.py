@@ -10,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longtail.errors import DataError, MissingExtra
-from longtail.shortlists import exact
-from longtail.shortlists import nearest as module
-from longtail.shortlists.exact import largest, top_products, unit
-from longtail.shortlists.nearest import Neighbours, centroids, fused, nearest
+from longtail.scorers import near as near_module
+from longtail.scorers.near import centroids, fuse
+from longtail.search import exact
+from longtail.search import nearest as module
+from longtail.search.exact import largest, top_products, unit
+from longtail.search.hnsw import HNSW
+from longtail.search.nearest import among, nearest
 from longtail.types import label_matrix
 
 
@@ -29,14 +32,14 @@ def grouped(seed: int, rows: int, dim: int):
 
 @settings(max_examples=80, deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 7), st.integers(1, 60), st.integers(1, 70), st.booleans())
-def test_blocks_and_groups_give_what_a_full_sort_gives(seed, queries, rows, k, biased):
-    asked, held = coarse(seed, queries), coarse(seed + 1, rows)
-    bias = coarse(seed + 2, rows, 1).ravel() if biased else None
+def test_blocks_and_groups_give_what_a_full_sort_gives(seed, count, size, k, biased):
+    queries, rows = coarse(seed, count), coarse(seed + 1, size)
+    bias = coarse(seed + 2, size, 1).ravel() if biased else None
     with patch.object(exact, "GROUP", 5):
-        found, scores = top_products(asked, held, k, bias, block=3, cells=20)
-    full = asked @ held.T + (bias if biased else 0)
+        best, scores = top_products(queries, rows, k, bias, block=3, cells=20)
+    full = queries @ rows.T + (bias if biased else 0)
     order = np.argsort(-full, axis=1, kind="stable")[:, :k]
-    assert found.tolist() == order.tolist()
+    assert best.tolist() == order.tolist()
     np.testing.assert_array_equal(scores, np.take_along_axis(full, order, 1))
 
 
@@ -53,17 +56,17 @@ def test_the_largest_are_found_among_equals_and_masked_ones(k):
 def test_queries_that_are_not_numbers_find_nothing():
     queries, rows = coarse(0, 2), coarse(1, 500)
     queries[1] = np.nan
-    found, scores = top_products(queries, rows, 3)
-    assert (found[0] >= 0).all()
-    assert found[1].tolist() == [-1] * 3 and (scores[1] == -np.inf).all()
+    best, scores = top_products(queries, rows, 3)
+    assert (best[0] >= 0).all()
+    assert best[1].tolist() == [-1] * 3 and (scores[1] == -np.inf).all()
 
 
 def test_a_small_gamma_lets_points_add_labels_only_behind_the_centroids():
     targets = label_matrix(np.array([0, 1]), np.array([2]), (1, 3))
     near = np.array([[0, 1]], np.int32), np.array([[0.9, 0.5]], np.float32)
     points = np.array([[0]], np.int32), np.array([[0.9]], np.float32)
-    assert fused(near, points, targets, keep=2).indices.tolist() == [0, 1]
-    assert fused((near[0][:, :1], near[1][:, :1]), points, targets, keep=2).indices.tolist() == [0, 2]
+    assert fuse(near, points, targets, keep=2).indices.tolist() == [0, 1]
+    assert fuse((near[0][:, :1], near[1][:, :1]), points, targets, keep=2).indices.tolist() == [0, 2]
 
 
 def test_unit_rows_are_not_copied():
@@ -76,9 +79,9 @@ def test_unit_rows_are_not_copied():
 
 def test_cosine_or_product():
     queries, rows = coarse(0, 5) + 0.5, coarse(1, 30) + 0.25
-    found, scores = nearest(queries, rows, 3)
+    best, scores = nearest(queries, rows, 3)
     np.testing.assert_allclose(scores, -np.sort(-unit(queries) @ unit(rows).T, axis=1)[:, :3], atol=1e-6)
-    assert (found == top_products(unit(queries), unit(rows), 3)[0]).all()
+    assert (best == top_products(unit(queries), unit(rows), 3)[0]).all()
     by_product = nearest(queries, rows, 3, cosine=False)
     assert (by_product[0] == top_products(queries, rows, 3)[0]).all()
     with pytest.raises(DataError, match="same dimensions"):
@@ -86,37 +89,52 @@ def test_cosine_or_product():
 
 
 @pytest.mark.parametrize("cosine", [True, False])
-def test_the_graph_finds_nearly_all(cosine):
+def test_hnsw_finds_nearly_all_and_gives_exact_scores(cosine):
     pytest.importorskip("faiss")
     queries, rows = grouped(0, 100, 24), grouped(1, 4000, 24)
-    found, scores = nearest(queries, rows, 20, cosine=cosine, exact=False)
-    truth, _ = nearest(queries, rows, 20, cosine=cosine, exact=True)
-    recall = np.mean([len(set(a) & set(b)) / 20 for a, b in zip(found.tolist(), truth.tolist(), strict=True)])
+    near, scores = nearest(queries, rows, 20, cosine=cosine, exact=False)
+    truth, exact_scores = nearest(queries, rows, 20, cosine=cosine, exact=True)
+    assert near.dtype == np.int32 and near.shape == truth.shape
+    recall = np.mean([len(set(a) & set(b)) / 20 for a, b in zip(near.tolist(), truth.tolist(), strict=True)])
     assert recall >= 0.95
     assert (np.diff(scores, axis=1) <= 0).all()
-    pairs = np.einsum("nd,nkd->nk", *((unit(queries), unit(rows)[found]) if cosine else (queries, rows[found])))
-    np.testing.assert_allclose(scores, pairs, rtol=1e-4, atol=1e-4)
+    full = unit(queries) @ unit(rows).T if cosine else queries @ rows.T
+    np.testing.assert_allclose(scores, np.take_along_axis(full, near.astype(np.int64), 1), rtol=1e-5, atol=1e-5)
+    same = near == truth  # the graph is over bytes, the scores are not
+    np.testing.assert_allclose(scores[same], exact_scores[same], rtol=1e-5, atol=1e-5)
+
+
+def test_hnsw_gives_equal_scores_to_the_smaller_row_and_all_rows_where_there_are_few():
+    pytest.importorskip("faiss")
+    rows = np.repeat(np.eye(3, dtype=np.float32), 2, axis=0)
+    find = among(rows, exact=False)
+    near, scores = find(np.array([[3, 2, 1]], np.float32), 9)
+    assert near.tolist() == [[0, 1, 2, 3, 4, 5]]
+    np.testing.assert_allclose(scores[0] * np.sqrt(14), [3, 3, 2, 2, 1, 1], rtol=1e-6)
+    assert find(np.zeros((0, 3), np.float32), 2)[0].shape == (0, 2)
+    with pytest.raises(DataError, match="same dimensions"):
+        find(rows[:, :2], 3)
 
 
 def test_many_rows_go_to_the_graph_and_few_do_not():
     pytest.importorskip("faiss")
     rows = coarse(0, 12)
-    with patch.object(module, "EXACT", 12), patch.object(module, "Neighbours", side_effect=AssertionError):
+    with patch.object(module, "EXACT", 12), patch.object(HNSW, "build", side_effect=AssertionError):
         assert nearest(rows, rows, 2)[0].shape == (12, 2)
-    with patch.object(module, "EXACT", 11), patch.object(module, "Neighbours", wraps=Neighbours) as used:
+    with patch.object(module, "EXACT", 11), patch.object(HNSW, "build", wraps=HNSW.build) as used:
         assert nearest(rows, rows, 20)[0].shape == (12, 12)
         used.assert_called_once()
 
 
 def test_the_missing_extra_is_named():
     with patch.dict(sys.modules, {"faiss": None}), pytest.raises(MissingExtra, match=r"longtail\[ann\]"):
-        Neighbours(coarse(0, 3))
+        among(coarse(0, 3), exact=False)
 
 
 def targets_of(seed: int, points: int, labels: int):
     draw = np.random.default_rng(seed)
-    held = sp.csr_array((draw.random((points, labels)) < 0.3) * draw.integers(1, 3, (points, labels)) / 2)
-    return label_matrix(held.indptr, held.indices, held.shape, held.data)
+    matrix = sp.csr_array((draw.random((points, labels)) < 0.3) * draw.integers(1, 3, (points, labels)) / 2)
+    return label_matrix(matrix.indptr, matrix.indices, matrix.shape, matrix.data)
 
 
 @settings(max_examples=60, deadline=None)
@@ -128,14 +146,14 @@ def test_fusion_is_the_slow_formula(seed, queries, labels, keep, several):
     targets = targets_of(seed, points, labels)
 
     def hits(count, wide):
-        found = np.argsort(draw.random((queries, count)), axis=1)[:, :wide].astype(np.int32)
-        found[draw.random(found.shape) < 0.2] = -1
-        return found, (draw.random(found.shape) * 1.5 - 0.5).astype(np.float32)
+        places = np.argsort(draw.random((queries, count)), axis=1)[:, :wide].astype(np.int32)
+        places[draw.random(places.shape) < 0.2] = -1
+        return places, (draw.random(places.shape) * 1.5 - 0.5).astype(np.float32)
 
     near, points_near = hits(rows, 6), hits(points, 4)
-    with patch.object(module, "BLOCK", 2):
-        got = fused(near, points_near, targets, label_of=label_of, gamma=0.3, keep=keep)
-    assert got.shape == (queries, labels)
+    with patch.object(near_module, "BLOCK", 2):
+        shortlists = fuse(near, points_near, targets, label_of=label_of, gamma=0.3, keep=keep)
+    assert shortlists.shape == (queries, labels)
     for query in range(queries):
         by_points = np.zeros(labels)
         for point, similarity in zip(points_near[0][query], points_near[1][query], strict=True):
@@ -153,9 +171,9 @@ def test_fusion_is_the_slow_formula(seed, queries, labels, keep, several):
             if by_points[label] or label in best
         }
         expected = dict(sorted(merged.items(), key=lambda item: (-item[1], item[0]))[:keep])
-        own = slice(got.indptr[query], got.indptr[query + 1])
-        assert got.indices[own].tolist() == sorted(expected)
-        np.testing.assert_allclose(got.data[own], [expected[label] for label in sorted(expected)], atol=1e-6)
+        own = slice(shortlists.indptr[query], shortlists.indptr[query + 1])
+        assert shortlists.indices[own].tolist() == sorted(expected)
+        np.testing.assert_allclose(shortlists.data[own], [expected[label] for label in sorted(expected)], atol=1e-6)
 
 
 def test_centroids_are_weighted_mean_directions():
@@ -172,7 +190,7 @@ def test_crowded_labels_have_several_centroids():
     ends = np.append(0, np.cumsum([len(row) for row in lists]))
     targets = label_matrix(ends, np.concatenate(lists), (27, 4))
     vectors = coarse(1, 27) + 0.5
-    with patch.object(module, "CROWD", 22):
+    with patch.object(near_module, "CROWD", 22):
         label_of, rows = centroids(targets, vectors, most=5)
     assert label_of.tolist() == [0, 1, 1, 1, 1, 2, 3]
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), [1, 1, 1, 1, 1, 1, 0], atol=1e-6)

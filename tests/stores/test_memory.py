@@ -1,13 +1,19 @@
-"""Stored vectors and the graph over them."""
+"""Label vectors in memory, of every precision, and the graph over them."""
 
 from __future__ import annotations
+
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from longtail.shortlists.exact import top_products, unit
-from longtail.shortlists.hnsw import Graph
-from longtail.shortlists.stored import Stored
+from longtail.errors import ModelError
+from longtail.search.exact import top_products, unit
+from longtail.search.hnsw import HNSW
+from longtail.search.ivf import IVF
+from longtail.search.quantised import Quantised
+from longtail.stores import memory
+from longtail.stores.memory import MemoryStore
 
 
 @pytest.fixture(scope="module")
@@ -19,10 +25,15 @@ def case():
     return rows, queries, random.normal(size=3000).astype(np.float32)
 
 
+def recall(labels, exact):
+    pairs = zip(labels.tolist(), exact.tolist(), strict=True)
+    return np.mean([len(set(a) & set(b)) / exact.shape[1] for a, b in pairs])
+
+
 @pytest.mark.parametrize(("precision", "error"), [("fp32", 1e-5), ("fp16", 0.05), ("int8", 0.5)])
 def test_products_of_stored_rows(case, precision, error):
     rows, queries, bias = case
-    stored = Stored.of(rows, precision)
+    stored = Quantised.of(rows, precision)
     assert stored.precision == precision and stored.rows.itemsize == {"fp32": 4, "fp16": 2, "int8": 1}[precision]
     exact = rows @ queries[0]
     np.testing.assert_allclose(stored.all(queries[0]), exact, atol=error)
@@ -33,27 +44,97 @@ def test_products_of_stored_rows(case, precision, error):
     )
     labels, scores = stored.top(queries[0], 3, bias)
     assert scores.tolist() == sorted(scores.tolist(), reverse=True)
-    again = Stored.of_arrays(stored.arrays())
-    np.testing.assert_array_equal(again.top(queries[0], 3, bias)[0], labels)
+    opened = Quantised.of_arrays(stored.arrays())
+    np.testing.assert_array_equal(opened.top(queries[0], 3, bias)[0], labels)
+
+
+def test_damaged_rows_are_refused(case):
+    arrays = Quantised.of(case[0], "int8").arrays()
+    for wrong in ({"low": arrays["low"][1:]}, {"step": arrays["step"] * np.nan}, {"rows": arrays["rows"][0]}):
+        with pytest.raises(ModelError, match="make the index again"):
+            Quantised.of_arrays(arrays | wrong)
+    with pytest.raises(ModelError, match="make the index again"):
+        Quantised.of_arrays({"rows": arrays["rows"]})
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+def test_a_store_looks_at_all_labels(case, precision):
+    rows, queries, bias = case
+    store = MemoryStore(Quantised.of(rows, precision), bias)
+    assert len(store) == 3000 and store.dim == 24 and not store.shares_threads
+    full = queries @ store.take(slice(None)).T + bias
+    with patch.object(memory, "BLOCK", 700):  # rows that are not floats go block by block
+        labels, scores = store.search(queries, 7)
+    order = np.argsort(-full, axis=1, kind="stable")[:, :7]
+    assert recall(labels, order) > 0.99
+    np.testing.assert_allclose(scores, np.take_along_axis(full, order, 1), atol=1e-3)
+    for row in (0, 17):
+        own, best = store.search_one(queries[row], 7)
+        np.testing.assert_allclose(best, scores[row], atol=1e-3)
+        np.testing.assert_allclose(full[row, own], scores[row], atol=1e-3)
+    some = np.array([2999, 5, 5])
+    np.testing.assert_allclose(store.score(queries[3], some), full[3, some], atol=1e-3)
+    of_query = np.array([0, 3, 199])
+    np.testing.assert_allclose(store.pairs(queries, of_query, some), full[of_query, some], atol=1e-3)
+    assert store.search(queries[:2], 4000)[0].shape == (2, 3000)
+
+
+def test_a_store_without_bias(case):
+    rows, queries, _ = case
+    store = MemoryStore.of(rows)
+    assert not store.bias.any() and store.take(np.array([4])).tolist() == rows[[4]].tolist()
+    np.testing.assert_array_equal(store.search(queries, 3)[0], top_products(queries, rows, 3)[0])
 
 
 @pytest.mark.parametrize("kind", ["unit", "lengths", "bias"])
 def test_a_graph_finds_most_and_comes_back_from_its_arrays(case, kind):
+    pytest.importorskip("faiss")
     rows, queries, bias = case
     rows = unit(rows) if kind == "unit" else rows
     bias = bias if kind == "bias" else np.zeros_like(bias)
-    graph = Graph.build(rows, bias).reaching(128)
+    graph = HNSW.build(rows, bias).searching(128)
     assert graph.plain(24) == (kind == "unit")
     exact, _ = top_products(queries, rows, 10, bias=bias)
-    found, scores = graph.nearest(queries, 10)
-    recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found.tolist(), exact.tolist(), strict=True)])
-    assert recall > 0.9
-    again = Graph.of_arrays({name: array.copy() for name, array in graph.arrays().items()})
-    others, values = again.nearest(queries, 10)
-    np.testing.assert_array_equal(others, found)
+    labels, scores = graph.nearest(queries, 10)
+    assert recall(labels, exact) > 0.9
+    opened = HNSW.of_arrays({name: array.copy() for name, array in graph.arrays().items()})
+    assert opened.ef_search == 128
+    others, values = opened.nearest(queries, 10)
+    np.testing.assert_array_equal(others, labels)
     np.testing.assert_array_equal(values, scores)
+    assert HNSW.of_arrays({}) is None
+
+
+@pytest.mark.parametrize("leader", ["hnsw", "hnsw of the same rows", "ivf"])
+def test_a_store_goes_where_it_is_led(case, leader):
+    rows, queries, bias = case
+    bias = bias if leader == "hnsw" else np.zeros_like(bias)
+    rows = unit(rows) if leader == "hnsw of the same rows" else rows
+    stored = Quantised(rows)
+    if leader == "ivf":
+        way = IVF.build(rows).searching(40)
+    else:
+        pytest.importorskip("faiss")
+        way = HNSW.build(rows, bias).searching(128)
+        stored = way.stored if leader == "hnsw of the same rows" else stored
+    store = MemoryStore(stored, bias, way)
+    assert store.shares_threads
+    labels, scores = store.search(queries, 10)
+    assert labels.dtype == np.int32 and scores.dtype == np.float32
+    assert recall(labels, top_products(queries, rows, 10, bias=bias)[0]) > 0.9
+    full = queries @ store.take(slice(None)).T + bias
+    np.testing.assert_allclose(scores, np.take_along_axis(full, labels.astype(np.int64), 1), rtol=1e-3, atol=1e-3)
+    for row in range(5):
+        own, best = store.search_one(queries[row], 10)
+        np.testing.assert_array_equal(own, labels[row])
+        np.testing.assert_allclose(best, scores[row], rtol=1e-5)
+    with patch.object(memory, "DEEP", 5):  # so many are wanted that all are looked at
+        np.testing.assert_array_equal(store.search(queries, 10)[0], store.exact(queries, 10)[0])
 
 
 def test_one_label(case):
-    graph = Graph.build(case[0][:1], np.zeros(1, np.float32))
-    assert Graph.of_arrays(graph.arrays()).nearest(case[1][:2], 5)[0].tolist() == [[0], [0]]
+    pytest.importorskip("faiss")
+    graph = HNSW.build(case[0][:1], np.zeros(1, np.float32))
+    assert HNSW.of_arrays(graph.arrays()).nearest(case[1][:2], 5)[0].tolist() == [[0], [0]]
+    store = MemoryStore(Quantised(case[0][:1]), np.zeros(1, np.float32), graph)
+    assert store.search(case[1][:2], 5)[0].tolist() == [[0], [0]]

@@ -245,7 +245,10 @@ def _read_package(package: str) -> list[Item]:
             )  # fmt: skip
             records = json.loads(target.read_text("utf-8"))
         except (subprocess.SubprocessError, OSError, ValueError) as reason:
-            last_line = (getattr(reason, "stderr", None) or b"").decode("utf-8", "replace").strip().splitlines()[-1:]
+            said = (
+                reason.stderr if isinstance(reason, subprocess.CalledProcessError | subprocess.TimeoutExpired) else None
+            )
+            last_line = (said or b"").decode("utf-8", "replace").strip().splitlines()[-1:]
             message = ": ".join([f"{package} cannot be read ({type(reason).__name__})", *last_line])
             raise ResourceError(f"{message}; mend it, or leave it out by demo_dataset(packages=…)") from None
     return [Item(tuple(record["paths"]), record["summary"], tuple(record["links"])) for record in records]

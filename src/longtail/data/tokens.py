@@ -103,8 +103,11 @@ class Words:
         places: dict[str, int] = {}
         indptr, indices = [0], list[int]()
         for text in chain.from_iterable(collections):
-            places.setdefault(text, len(indptr) - 1)
-            indices += [number(word, len(numbers)) for word in terms(text, pairs=pairs)]
+            row = places.setdefault(text, len(indptr) - 1)
+            if row < len(indptr) - 1:
+                indices += indices[indptr[row] : indptr[row + 1]]  # the same text again
+            else:
+                indices += [number(word, len(numbers)) for word in terms(text, pairs=pairs)]
             indptr.append(len(indices))
         vocabulary = sorted(numbers)
         order = np.fromiter((numbers[word] for word in vocabulary), np.int64, len(vocabulary))

@@ -200,8 +200,9 @@ def _select_rows(path: Path, words: Texts, vocabulary: Texts) -> tuple[NDArray[n
     except (OSError, ValueError, EOFError) as reason:
         raise DataError(f"not a readable array ({reason})", file=path, remedy="write it with numpy.save") from None
     if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind != "f" or array.shape[1] == 0:
+        what = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
         raise DataError(
-            f"holds {getattr(array, 'dtype', type(array).__name__)} of shape {getattr(array, 'shape', '?')}",
+            f"holds {what}",
             file=path,
             remedy="a table of floats is needed, one row for each word",
         )

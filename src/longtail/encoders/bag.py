@@ -22,6 +22,8 @@ from longtail.parts import Arrays, Encoder, Inputs, Network, Query, Tower
 from longtail.records import Cost, Sizes, record
 from longtail.types import Floats
 
+GLOVE = 80e6  # bytes that reading it takes
+
 
 @record
 class Bag(Encoder):
@@ -59,8 +61,8 @@ class Bag(Encoder):
         return FrozenBag(tokenizer, checked_words(arrays, len(tokenizer), self.dim), self.relu)
 
     def cost(self, sizes: Sizes) -> Cost:
-        """Count word vectors, their optimiser state, and bags."""
-        return word_cost(sizes, self.dim)
+        """Count word vectors, their optimiser state, and the sums of a batch."""
+        return word_cost(sizes, self) + Cost(seconds=sizes.passes * sizes.points * self.dim * 3e-7)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +121,8 @@ def checked_words(arrays: Mapping[str, NDArray[Any]], count: int, dim: int) -> F
     return vectors
 
 
-def word_cost(sizes: Sizes, dim: int) -> Cost:
-    """Count the vectors of words with two moments and a copy to serve, and the time of all epochs' lookups."""
-    table = 4.0 * dim * sizes.vocabulary
-    return Cost(memory=4 * table, disk=table)
+def word_cost(sizes: Sizes, settings: Any) -> Cost:
+    """Count the vectors of words with two moments and a copy to serve, the bags, and GloVe while it is read."""
+    table = 4.0 * settings.dim * sizes.vocabulary
+    bags = 24.0 * sizes.words * (sizes.points + sizes.labels)
+    return Cost(memory=4 * table + bags + (GLOVE if settings.init == "glove" else 0), disk=table)

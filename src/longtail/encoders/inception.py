@@ -14,8 +14,6 @@ from pydantic import Field
 from longtail.encoders.ordered import OrderedEncoder
 from longtail.records import Cost, Sizes, record
 
-STEP_CELLS = 256  # points of a batch, for the estimate
-
 
 @record
 class Inception(OrderedEncoder):
@@ -48,6 +46,12 @@ class Inception(OrderedEncoder):
         return InceptionLayers(self, seed=seed)
 
     def cost(self, sizes: Sizes) -> Cost:
-        """Count what a batch leaves for its way back: some twenty arrays of its words and channels."""
-        cells = STEP_CELLS * self.dim * (6 * self.max_tokens + 12 * self.channels)
-        return super().cost(sizes) + Cost(memory=4.0 * cells)
+        """Count what a batch leaves for its way back: a dozen arrays of its words and channels."""
+        cells = sizes.batch_size * self.dim * 12.0 * (self.max_tokens + self.channels)
+        return super().cost(sizes) + Cost(memory=4 * cells)
+
+    def flops(self) -> float:
+        """Estimate the operations of the layers for one text."""
+        words, dim, width = self.max_tokens, self.dim, self.channels
+        attention = 6.0 * words * words * dim + 2.0 * words * dim * dim if self.attention else 0.0
+        return attention + 2.0 * words * dim * width + 14.0 * width * width * dim + 6.0 * width * width * dim

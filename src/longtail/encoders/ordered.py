@@ -21,6 +21,7 @@ from longtail.parts import Arrays, Encoder, Inputs, Network, Query, Tower, below
 from longtail.records import Cost, Sizes, record
 from longtail.types import Floats, Texts
 
+FLOPS = 1e10  # operations a second that layers reach on a few cores
 CHUNK = 256  # texts that are encoded at once
 
 
@@ -65,8 +66,14 @@ class OrderedEncoder(Encoder):
         return FrozenOrdered(tokenizer, vectors, self, below(arrays, "encoder."))
 
     def cost(self, sizes: Sizes) -> Cost:
-        """Count word vectors and their optimiser state."""
-        return word_cost(sizes, self.dim)
+        """Count word vectors, their optimiser state, and what the layers keep of a batch for its way back."""
+        cells = sizes.batch_size * self.max_tokens * (4.0 * self.dim + 2.0 * self.width)
+        seconds = 3 * self.flops() / FLOPS * sizes.passes * sizes.points
+        return word_cost(sizes, self) + Cost(memory=4 * cells, seconds=seconds)
+
+    def flops(self) -> float:
+        """Estimate the operations of the layers for one text."""
+        return 2.0 * self.max_tokens * self.dim * self.width
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,11 +20,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from longtail.data.dataset import Split
+from longtail.data.tokens import Words
 from longtail.errors import DataError
 from longtail.labels.blocks import assembled, edge_rows, finished
-from longtail.labels.walk import normalised
+from longtail.labels.walk import normalised, random_walk
 from longtail.types import Floats, Ints, LabelMatrix, no_pairs
 
+LABELS_EACH = 8  # labels of a cluster, where nobody says how many clusters
 MOST = 1000  # features of a label that are kept
 WORK = 2**23  # multiply-adds of a block of a sparse product, and so its entries before the cut
 ROUNDS = 30  # of one level at most
@@ -76,6 +79,20 @@ def smoothed(vectors: sp.csr_array, graph: sp.csr_array, *, most: int = MOST) ->
     if graph.shape != (vectors.shape[0],) * 2:
         raise DataError(f"a graph of shape {graph.shape} for {vectors.shape[0]} labels", remedy="give both one size")
     return _product(normalised(graph), vectors, most)
+
+
+def partition(train: Split, words: Words, count: int | None, *, smooth: bool, seed: int) -> Clusters:
+    """Put the labels of a data set into clusters by the words of its original points; None: about eight labels each.
+
+    `smooth` describes a label by its neighbours in the label graph too.
+    """
+    original = train.original
+    bags = words.bag(original.need_texts("clusters"))
+    names = None if original.labels.texts is None else words.bag(original.labels.texts)
+    vectors = pifa(original.targets, bags, names=names)
+    if smooth:
+        vectors = smoothed(vectors, random_walk(original.targets, seed=seed))
+    return Clusters.build(clusters(vectors, count or max(2, len(original.labels) // LABELS_EACH), seed=seed))
 
 
 def clusters(vectors: sp.csr_array | Floats, count: int, *, seed: int) -> Ints:

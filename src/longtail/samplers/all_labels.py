@@ -10,8 +10,6 @@ import numpy as np
 from longtail.parts import Batch, BuiltSampler, Candidates, Network, Sampler, States, Step
 from longtail.records import Cost, Sizes, record
 
-STEP_POINTS = 256  # of a batch, for the estimate
-
 
 @record
 class AllLabels(Sampler):
@@ -25,7 +23,7 @@ class AllLabels(Sampler):
 
     def cost(self, sizes: Sizes) -> Cost:
         """Count scores, targets, loss and gradient of a batch against all labels."""
-        return Cost(memory=6 * 4.0 * STEP_POINTS * sizes.labels)
+        return Cost(memory=6 * 4.0 * sizes.batch_size * sizes.labels)
 
 
 class _AllLabels(BuiltSampler):

@@ -17,8 +17,8 @@ from pydantic import Field
 
 from longtail.files import matrix_arrays, matrix_of
 from longtail.parts import Batch, BuiltSampler, Candidates, Network, Query, Sampler, States, Step
-from longtail.records import record
-from longtail.types import LabelMatrix, rows_of
+from longtail.records import Cost, Sizes, record
+from longtail.types import LabelMatrix, rows_of, without
 
 CHUNK = 4096  # points that are mined for at once
 
@@ -32,6 +32,13 @@ class BatchPool(Sampler):
     hard: int = Field(default=0, ge=0)  # drawn for each point and step from what was mined
     mined: int = Field(default=50, ge=1)  # kept for each point
     refresh: int = Field(default=0, ge=0)  # in epochs; 0: never
+
+    def cost(self, sizes: Sizes) -> Cost:
+        """Count scores, targets, loss and gradient of a batch against its pool, and what is mined."""
+        each = sizes.pairs / max(sizes.points, 1) + self.hard
+        pool = min(sizes.labels, sizes.batch_size * each + self.random)
+        mined = 12.0 * self.mined * sizes.points if self.hard else 0.0
+        return Cost(memory=6 * 4.0 * sizes.batch_size * pool + mined)
 
     def build(self, network: Network) -> BuiltPool:
         """Make ready; nothing is mined yet."""
@@ -68,7 +75,7 @@ class BuiltPool(BuiltSampler):
             rows = np.arange(start, min(start + CHUNK, len(points.inputs)))
             labels, _ = scorer.top(Query.of_inputs(points.inputs.take(rows)), self.settings.mined)
             best = rows_of(labels, np.ones(labels.shape), len(scorer))
-            blocks.append(only_wrong(best, points.targets[rows], points.excluded[rows]))
+            blocks.append(without(best, points.targets[rows] + points.excluded[rows]))
         self.mined = sp.csr_array(sp.vstack(blocks))
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -79,13 +86,6 @@ class BuiltPool(BuiltSampler):
         """Take what was mined from a checkpoint."""
         if "mined.indptr" in arrays:
             self.mined = matrix_of(arrays, "mined")
-
-
-def only_wrong(found: sp.csr_array, targets: LabelMatrix, excluded: LabelMatrix) -> sp.csr_array:
-    """Drop the pairs that are right, and those that nothing may be learnt from."""
-    wrong = sp.csr_array(found - found.multiply((targets + excluded) > 0))
-    wrong.eliminate_zeros()
-    return wrong
 
 
 def drawn_from(matrix: sp.csr_array, count: int, draw: np.random.Generator) -> NDArray[np.int64]:

@@ -15,13 +15,10 @@ from pydantic import Field
 
 from longtail.errors import RecipeError
 from longtail.labels.tree import Clusters as Partition
-from longtail.labels.tree import clusters, pifa, smoothed
-from longtail.labels.walk import random_walk
-from longtail.parts import Batch, BuiltSampler, Candidates, Fit, Network, Sampler, States, Step
-from longtail.records import record
+from longtail.labels.tree import partition
+from longtail.parts import Batch, BuiltSampler, Candidates, Network, Sampler, States, Step
+from longtail.records import Cost, Sizes, record
 from longtail.scorers.clusters import ClusterRetriever
-
-LABELS_EACH = 8  # labels of a cluster, where a recipe does not say how many clusters
 
 
 @record
@@ -51,9 +48,15 @@ class Clusters(Sampler):
         if not any(objective.over == "clusters" for objective in recipe.objectives):
             raise RecipeError(f"{recipe.name}: the sampler `clusters` needs an objective over clusters beside it")
 
+    def cost(self, sizes: Sizes) -> Cost:
+        """Count scores, targets, loss and gradient of a batch against its candidates."""
+        return Cost(memory=6 * 4.0 * sizes.batch_size * min(self.max_candidates, sizes.labels))
+
     def build(self, network: Network) -> BuiltClusters:
         """Put the labels into clusters."""
-        return BuiltClusters(self, partition(network.fit, self.num_clusters, smooth=self.smooth))
+        fit = network.fit
+        labels = partition(fit.train, fit.words, self.num_clusters, smooth=self.smooth, seed=fit.seed)
+        return BuiltClusters(self, labels)
 
     def open(self, arrays: Mapping[str, NDArray[Any]], over: Any = None) -> ClusterRetriever:
         """Put what was learnt about clusters together."""
@@ -100,14 +103,3 @@ class BuiltClusters(BuiltSampler):
         scorer = network.over("clusters").freeze()
         rows = scorer.store.take(slice(None))
         return ClusterRetriever(self.partition, scorer.project.head, rows, scorer.store.bias, self.settings.top)
-
-
-def partition(fit: Fit, count: int | None, *, smooth: bool) -> Partition:
-    """Put the labels into clusters, by the original points alone."""
-    original = fit.train.original
-    bags = fit.words.bag(original.need_texts("clusters"))
-    names = None if original.labels.texts is None else fit.words.bag(original.labels.texts)
-    vectors = pifa(original.targets, bags, names=names)
-    if smooth:
-        vectors = smoothed(vectors, random_walk(original.targets, seed=fit.seed))
-    return Partition.build(clusters(vectors, count or max(2, len(original.labels) // LABELS_EACH), seed=fit.seed))

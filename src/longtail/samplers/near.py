@@ -16,9 +16,9 @@ from pydantic import Field
 from longtail.errors import RecipeError
 from longtail.parts import Network
 from longtail.records import Cost, Sizes, When, record
-from longtail.samplers.batch_pool import CHUNK, BatchPool, BuiltPool, only_wrong
+from longtail.samplers.batch_pool import CHUNK, BatchPool, BuiltPool
 from longtail.scorers.near import NearRetriever
-from longtail.types import Floats
+from longtail.types import Floats, without
 
 
 @record
@@ -44,8 +44,9 @@ class Near(BatchPool):
         return When.WHILE if self.beta is None else When.NEVER
 
     def cost(self, sizes: Sizes) -> Cost:
-        """Count what is mined for each point."""
-        return Cost(memory=12.0 * self.mined * sizes.points)
+        """Count the pool, and the vectors of points and labels that are searched."""
+        vectors = 4.0 * sizes.width * (2 * sizes.points + sizes.labels)
+        return super().cost(sizes) + Cost(memory=vectors, disk=vectors / 2)
 
     def build(self, network: Network) -> BuiltNear:
         """Find what is near each point as the encoder stands."""
@@ -73,7 +74,7 @@ class BuiltNear(BuiltPool):
         blocks = []
         for start in range(0, len(vectors), CHUNK):
             some = slice(start, start + CHUNK)
-            wrong = only_wrong(self.first.propose(vectors[some]), points.targets[some], points.excluded[some])
+            wrong = without(self.first.propose(vectors[some]), points.targets[some] + points.excluded[some])
             blocks.append(best_entries(wrong, settings.mined))
         self.mined = sp.csr_array(sp.vstack(blocks))
 

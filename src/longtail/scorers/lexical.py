@@ -140,7 +140,7 @@ class LexicalScorer:
         return best.labels, best.scores
 
     def candidates(self, query: Query, k: int, also: NDArray[Any] | None = None) -> Candidates:
-        """Score the candidates for the k best labels of the only text, in no order, and in any case the labels `also`."""
+        """Score the candidates for the k best labels of the only text, in no order, and the labels `also` anyway."""
         words, weights = query.terms(self.words)
         share, own, similar = np.float32(self.settings.share or 0), NOTHING, np.zeros(0, np.float32)
         if share:

@@ -24,8 +24,8 @@ def top_products(
     `bias` (R,) is added to the scores. The best come first; equal scores go to the smaller row. Where there are fewer
     rows than k, the results have as many columns as there are rows; a query that is not a number finds row -1.
 
-    >>> found, scores = top_products(np.eye(2, dtype=np.float32), np.array([[1, 0], [2, 3], [3, 3]], np.float32), 2)
-    >>> found.tolist(), scores.tolist()
+    >>> places, scores = top_products(np.eye(2, dtype=np.float32), np.array([[1, 0], [2, 3], [3, 3]], np.float32), 2)
+    >>> places.tolist(), scores.tolist()
     ([[2, 1], [1, 2]], [[3.0, 2.0], [3.0, 3.0]])
     """
     k = min(k, len(rows))

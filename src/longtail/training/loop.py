@@ -100,9 +100,10 @@ class Loop:
             loss = network.loss(rows, np.random.default_rng([self.seed, 2, step]), step / self.total)
         value = float(loss.detach())
         if not math.isfinite(value):
+            rate = settings.learning_rate
             raise ResourceError(
-                f"the loss is {value} at step {step + 1} of {self.total} with the rate {settings.learning_rate * factor:.2g}; "
-                f"try --set training.learning_rate={settings.learning_rate / 4:g}"
+                f"the loss is {value} at step {step + 1} of {self.total} with a learning rate of {rate * factor:.2g}; "
+                f"try --set training.learning_rate={rate / 4:g}"
             )
         self.optimizer.clear()
         fabric.backward(loss)

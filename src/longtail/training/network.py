@@ -34,7 +34,7 @@ from longtail.parts import (
 from longtail.training.noise import StoredNoise
 from longtail.training.settings import LoopSettings
 from longtail.training.tables import LocalTable
-from longtail.types import Floats, LabelMatrix
+from longtail.types import Floats, without
 
 CHUNK = 4096  # texts that are encoded at once outside of training
 
@@ -108,6 +108,7 @@ class Term:
         """Pass pooled vectors through the head."""
         return states if self.head is None else States(self.head(states.pooled, step), states.tokens, states.mask)
 
+    @torch.no_grad()
     def freeze(self, tower: FrozenTower | None = None) -> Scorer:
         """Give what is served of this objective, without what its sampler proposes."""
         network = self.network
@@ -212,7 +213,6 @@ class TrainedNetwork:
         parts = [tower.encode_inputs(inputs.take(np.arange(i, min(i + CHUNK, len(inputs))))) for i in blocks]
         return np.concatenate(parts)
 
-    @torch.no_grad()
     def scorer(self) -> Any:
         """Turn what was learnt into what is served."""
         tower = self.frozen_tower()
@@ -236,15 +236,6 @@ def device_of(settings: LoopSettings) -> torch.device:
         what = str(reason).splitlines()[0]
         raise RecipeError(f"training.device is {device!r}: {what}; use auto, cpu, cuda or cuda:0") from None
     return torch.device(device)
-
-
-def without(matrix: LabelMatrix, pairs: LabelMatrix) -> LabelMatrix:
-    """Drop the entries of a matrix that another one has."""
-    if matrix.nnz == 0:
-        return matrix
-    rest = sp.csr_array(matrix - matrix.multiply(pairs > 0))
-    rest.eliminate_zeros()
-    return rest
 
 
 def to_dense(matrix: sp.csr_array, labels: NDArray[np.int64], device: torch.device) -> Tensor:

@@ -7,13 +7,13 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 
-from longtail.parts import BatchOrder, Stage
-from longtail.records import record, replaced
+from longtail.parts import BatchOrder
+from longtail.records import Part, record, replaced
 from longtail.training.orders import Shuffled
 
 
 @record
-class LoopSettings(Stage):
+class LoopSettings(Part):
     """Settings of one run of the loop."""
 
     part: ClassVar[str] = "loop"
@@ -40,6 +40,10 @@ class LoopSettings(Stage):
     device: str = "auto"
     tensorboard: bool = False
     save_seconds: float = Field(default=60.0, ge=0)
+
+    def steps(self, points: int) -> tuple[int, float]:
+        """Return the points of a step, and how often each point is looked at."""
+        return self.batch_size, max(float(self.epochs), self.min_steps * self.batch_size / max(points, 1))
 
     def shortened(self, share: float) -> Self:
         """Return the same settings with a share of the steps, to choose by."""

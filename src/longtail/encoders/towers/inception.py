@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.nn.utils.parametrizations import spectral_norm
 
 from longtail.encoders.inception import Inception
+from longtail.encoders.towers.norm import BatchNorm
 
 
 class InceptionLayers(nn.Module):
@@ -39,7 +40,7 @@ class InceptionLayers(nn.Module):
         for layer in layers:
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
-        self.norms = nn.ModuleList(nn.BatchNorm1d(n) for n in (width, 3 * width, width))
+        self.norms = nn.ModuleList(BatchNorm(n) for n in (width, 3 * width, width))
         order = np.random.default_rng([seed, 4]).permutation(dim) if settings.permute_dims else np.arange(dim)
         self.register_buffer("order", torch.from_numpy(order))
 

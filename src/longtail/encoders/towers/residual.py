@@ -9,6 +9,7 @@ from torch.nn import functional
 from torch.nn.utils.parametrizations import spectral_norm
 
 from longtail.encoders.heads import FrozenResidual, Residual
+from longtail.encoders.towers.norm import BatchNorm
 from longtail.parts import Step
 
 
@@ -25,7 +26,7 @@ class ResidualLayer(nn.Module):
             nn.init.xavier_uniform_(layer.weight)
         nn.init.zeros_(layer.bias)
         batchnorm = settings.norm == "batchnorm"
-        self.norm = nn.BatchNorm1d(dim) if batchnorm else None
+        self.norm = BatchNorm(dim) if batchnorm else None
         # Normed after the start: what is written into the weight later does not persist.
         if not batchnorm:
             spectral_norm(layer)

@@ -12,12 +12,11 @@ from pydantic import Field
 
 from longtail.files import matrix_arrays
 from longtail.parts import Fit, Query, Sampler, Scorer, Stage, below
-from longtail.records import record, replaced
-from longtail.samplers.batch_pool import BatchPool, only_wrong
+from longtail.records import named, record, replaced
 from longtail.scorers.reranked import RerankedScorer
 from longtail.training.settings import LoopSettings
 from longtail.training.stages.training import prepared
-from longtail.types import LabelMatrix, rows_of
+from longtail.types import LabelMatrix, rows_of, without
 
 BLOCK = 1024  # points whose candidates are found at once
 
@@ -29,8 +28,12 @@ class Rerank(Stage):
     part: ClassVar[str] = "rerank"
     place: ClassVar[int] = 2
     top: int = Field(default=200, ge=1)
-    sampler: Sampler = BatchPool(random=200, hard=20)
+    sampler: Sampler = Field(default_factory=lambda: named("batch_pool", random=200, hard=20))
     training: LoopSettings = LoopSettings(epochs=10, learning_rate=0.002, schedule="step", decay_every=0.8)
+
+    def steps(self, points: int) -> tuple[int, float]:
+        """Return the points of a step, and how often each point is looked at."""
+        return self.training.steps(points)
 
     def shortened(self, share: float) -> Self:
         """Return the same stage with a share of its steps."""
@@ -62,5 +65,5 @@ def wrong_candidates(fit: Fit, scorer: Any, top: int) -> LabelMatrix:
         some = slice(start, start + BLOCK)
         labels, scores = scorer.top(Query(texts[some]), top)
         best = rows_of(labels, scores + 1, points.targets.shape[1])
-        blocks.append(only_wrong(best, points.targets[some], points.excluded[some]))
+        blocks.append(without(best, points.targets[some] + points.excluded[some]))
     return sp.csr_array(sp.vstack(blocks))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from longtail.errors import RecipeError
-from longtail.parts import Fit, Place, Prepared, Query
+from longtail.parts import Fit, Place, Prepared, Query, Stage
 from longtail.records import When, record
 from longtail.training.settings import LoopSettings
 from longtail.types import TopK, contains
@@ -22,7 +22,7 @@ MEASURED = 1000  # validation points that are measured after an epoch
 
 
 @record
-class Training(LoopSettings):
+class Training(LoopSettings, Stage):
     """Settings of the loop, and of what validation points decide.
 
     `augmented` weighs the points that an augmentation made; "choose" tries some weights on validation points first.
@@ -55,6 +55,7 @@ class Training(LoopSettings):
             return weighed(fit, self.augmented)
         if fit.train.augmented is None or validation is None:
             return weighed(fit, 1.0)
+        _ = fit.start  # once for all trials
         return weighed(fit, max(WEIGHTS, key=lambda weight: quality(run(weighed(fit, weight)), validation)))
 
     def run(self, fit: Fit) -> Fit:

@@ -1,0 +1,247 @@
+"""What every combination of parts keeps to: all pairs in `make test`, all models in `make test-all`.
+
+A combination that does not fit is refused before anything is trained. The others learn the known-answer corpus, come
+back from their folder, continue after a stop with the same bits, and survive empty rows, soft targets and one label.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from small import board, same
+
+import longtail as lt
+from longtail.data.dataset import from_rows
+from longtail.errors import RecipeError
+from longtail.model import Model
+from longtail.parts import BatchOrder, Classifier, Encoder, Head, Loss, Objective, Sampler, Stage
+from longtail.recipe import Recipe
+from longtail.records import PARTS, imported, named
+from longtail.training.loop import Loop
+
+pytestmark = pytest.mark.usefixtures("one_thread")  # bit-equal
+
+LOOP = {"epochs": 4, "batch_size": 32, "learning_rate": 0.05, "dense_learning_rate": 0.02, "save_seconds": 0}
+KINDS: dict[str, dict[str, Any]] = {
+    "encoder": {
+        "bag": lambda: named("bag", dim=16, relu=True),
+        "inception": lambda: named("inception", dim=64, channels=4, max_tokens=4, init="random"),
+        "cnn": lambda: named("cnn", dim=16, filters=8, width=16, max_tokens=4, init="random"),
+    },
+    "head": {
+        "none": lambda: None,
+        "residual": lambda: named("residual"),
+        "residual, gelu and batch norm": lambda: named("residual", activation="gelu", norm="batchnorm"),
+    },
+    "sampler": {
+        "all_labels": lambda: named("all_labels"),
+        "batch_pool": lambda: named("batch_pool", random=10, hard=2, mined=5, refresh=1),
+        "clusters": lambda: named("clusters", num_clusters=8, top=2),
+        "near": lambda: named("near", random=5, hard=2, num_candidates=15, num_neighbours=5, beta=0.5),
+    },
+    "classifier": {
+        "rows": lambda: named("rows", init="random", text=None, bias=True, cosine=False),
+        "rows from points, with texts": lambda: named("rows", init="points", text="sum"),
+        "rows with texts through the head": lambda: named("rows", init="nothing", text="head", bias=True),
+        "dense_rows": lambda: named("dense_rows", dropout=0.1),
+    },
+    "loss": {
+        "bce": lambda: named("bce"),
+        "bce_mean": lambda: named("bce_mean"),
+        "decoupled": lambda: named("decoupled", directions="both", temperature=0.5),
+        "decoupled_bce": lambda: named("decoupled_bce"),
+    },
+    "order": {"shuffled": lambda: named("shuffled"), "similar": lambda: named("similar", group=4)},
+    "stages": {
+        "training": lambda: (),
+        "surrogate and rerank": lambda: ("surrogate", "rerank"),
+    },
+    "augment": {
+        "gandalf": lambda: named("gandalf"),
+        "labelmix": lambda: named("labelmix"),
+        "mixup": lambda: named("mixup"),
+        "labelmixup": lambda: named("labelmixup"),
+        "synonyms": lambda: named("synonyms", min_cosine=0.1),
+    },
+}
+TABLE = {"encoder": Encoder, "head": Head, "sampler": Sampler, "classifier": Classifier, "loss": Loss}
+TABLE |= {"order": BatchOrder, "stages": Stage}
+Combination = tuple[str, ...]
+
+
+def recipe_of(combination: Combination) -> Recipe:
+    """Put the named parts together, with what they need beside them."""
+    parts = {kind: KINDS[kind][name]() for kind, name in zip(KINDS, combination, strict=True)}
+    main = Objective(**{name: parts[name] for name in ("head", "sampler", "classifier", "loss")})
+    objectives = [main]
+    if parts["sampler"].part == "clusters":
+        rows = named("dense_rows")
+        objectives.append(
+            Objective(over="clusters", sampler=named("all_labels"), classifier=rows, loss=named("bce_mean"))
+        )
+    nested = named("loop", **LOOP)
+    extra = set(parts["stages"]) | ({"surrogate"} if parts["sampler"].part == "near" else set())
+    stages: list[Stage] = [named("training", order=parts["order"], **LOOP)]
+    if "surrogate" in extra:
+        stages.insert(0, named("surrogate", num_clusters=8, training=nested, freeze=False))
+    if "rerank" in extra:
+        stages.append(named("rerank", top=5, training=nested, sampler=named("batch_pool", random=5, hard=2)))
+    return Recipe(
+        name="combination", augment=(parts["augment"],), encoder=parts["encoder"], objectives=tuple(objectives),
+        stages=tuple(stages),
+    )  # fmt: skip
+
+
+def fits(combination: Combination) -> bool:
+    """Return whether the parts say that they fit each other."""
+    try:
+        recipe_of(combination).check()
+    except RecipeError:
+        return False
+    return True
+
+
+PRODUCT = list(itertools.product(*KINDS.values()))
+FITTING = [combination for combination in PRODUCT if fits(combination)]
+
+
+def pairs_of(combination: Combination) -> set[tuple[tuple[int, str], tuple[int, str]]]:
+    """List the pairs of parts of a combination."""
+    return set(itertools.combinations(enumerate(combination), 2))
+
+
+def covering() -> list[Combination]:
+    """Choose few combinations that hold every pair of parts which fit: greedily, from a fixed order."""
+    draw = np.random.default_rng(0)
+    order = [FITTING[place] for place in draw.permutation(len(FITTING))]
+    missing = set().union(*(pairs_of(combination) for combination in FITTING))
+    chosen = []
+    while missing:
+        some = [order[place] for place in draw.integers(0, len(order), 300)]
+        some += [next(c for c in order if pair in pairs_of(c)) for pair in sorted(missing)[:1]]
+        best = max(some, key=lambda combination: len(pairs_of(combination) & missing))
+        chosen.append(best)
+        missing -= pairs_of(best)
+    return chosen
+
+
+def models() -> list[Combination]:
+    """List all combinations of encoder, head, sampler, classifier and loss; order, stages and augmentation take turns."""
+    firsts = itertools.product(*list(KINDS.values())[:MODEL])
+    rests = itertools.cycle(itertools.product(*list(KINDS.values())[MODEL:]))
+    return [combination for first in firsts if fits(combination := (*first, *next(rests)))]
+
+
+CHOSEN = covering()
+MODEL = 5  # kinds that make a model
+name_of = " · ".join
+
+
+def test_the_table_has_every_part():
+    known = {
+        name for kind in KINDS.values() for name in (make().part for make in kind.values() if hasattr(make(), "part"))
+    }
+    known |= {"training", "surrogate", "rerank"}
+    for name, place in PARTS.items():
+        part = imported(PARTS, name, "part")
+        if issubclass(part, tuple(TABLE.values())) or ".augment." in place:
+            assert name in known, f"give {name} a line in the table above"
+
+
+def test_what_does_not_fit_is_refused_with_the_remedy():
+    wrong = ("inception", "none", "all_labels", "rows from points, with texts", "bce", "shuffled", "training", "mixup")
+    with pytest.raises(RecipeError, match=r"classifier\.init=random"):
+        lt.fit(recipe_of(wrong), board(50))
+    alone = recipe_of(("bag", "none", "clusters", "rows", "bce", "shuffled", "training", "mixup"))
+    with pytest.raises(RecipeError, match="needs an objective over clusters"):
+        lt.fit(replace(alone, objectives=alone.objectives[:1]), board(50))
+    near = recipe_of(("bag", "none", "near", "rows", "bce", "shuffled", "training", "mixup"))
+    with pytest.raises(RecipeError, match="surrogate=surrogate"):
+        lt.fit(replace(near, stages=near.stages[1:]), board(50))
+    assert len(FITTING) > len(PRODUCT) / 2
+
+
+def losses_of(recipe: Recipe, train: Any, **more: Any) -> tuple[Model, dict[str, list[float]]]:
+    """Fit, and note the losses of each stage."""
+    losses: dict[str, list[float]] = {}
+    real_run, real_step, names = Loop.run, Loop._step, {}
+
+    def run(self: Loop, name: str, **rest: Any) -> None:
+        names[id(self)] = name
+        real_run(self, name, **rest)
+
+    def step(self: Loop, *rest: Any) -> float:
+        value = real_step(self, *rest)
+        losses.setdefault(names[id(self)], []).append(value)
+        return value
+
+    with patch.object(Loop, "run", run), patch.object(Loop, "_step", step):
+        return lt.fit(recipe, train, **more), losses
+
+
+class Stop(Exception):
+    pass
+
+
+def keeps_the_contract(combination: Combination, folder: Any) -> None:
+    recipe, train = recipe_of(combination), board(96)
+    model, losses = losses_of(recipe, train)
+    assert list(losses) == [stage.part for stage in recipe.stages]
+    for name, values in losses.items():
+        assert np.isfinite(values).all()
+        epochs = np.mean(np.reshape(values, (LOOP["epochs"], -1)), axis=1)
+        assert epochs[-1] < epochs[0], (name, epochs)
+
+    texts = [*train.texts[:70], "", "unseen words only"]  # more than are answered one by one
+    model.save(folder / "run")
+    for loaded in (Model.load(folder / "run"), lt.Index.load(folder / "run")):
+        one, other = model.predict(texts, 4), loaded.predict(texts, 4)
+        ties = np.isclose(one.scores, other.scores, rtol=1e-4, atol=1e-5) | (one.labels == other.labels)
+        assert ties.all()
+        few, single = loaded.predict(texts[:3], 4), loaded.predict(texts[:1], 4)
+        np.testing.assert_allclose(few.scores, one.scores[:3], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(single.scores, few.scores[:1], rtol=1e-4, atol=1e-5)
+    assert same(Model.load(folder / "run"), model)
+
+    stage, steps = list(losses)[-1], len(list(losses.values())[-1])
+
+    def watch(name: str, done: int, _total: int) -> None:
+        if name.startswith(stage) and done == steps // 2 + 1:
+            raise Stop
+
+    with pytest.raises(Stop):
+        lt.fit(recipe, train, scratch=folder / "scratch", progress=watch)
+    assert same(lt.fit(recipe, train, scratch=folder / "scratch"), model)
+
+
+def survives_odd_data(combination: Combination) -> None:
+    """One label, empty texts, points without labels, soft targets."""
+    texts = ["", "red", "", "old dog", "!!", "", "", "cat"]
+    train = from_rows({"train": (texts, [[0], [0], [], [0], [0], [], [0], [0]])}, label_texts=["cat"]).train
+    soft = sp.csr_array(
+        (train.targets.data * np.float32(0.5), train.targets.indices, train.targets.indptr), shape=(8, 1)
+    )
+    recipe = recipe_of(combination).override("training.batch_size", 4)
+    top = lt.fit(recipe, replace(train, targets=soft)).predict(["cat", ""], 3)
+    assert top.labels.shape == (2, 1)
+    assert top.labels[0, 0] == 0
+    assert np.isfinite(top.scores[top.labels >= 0]).all()
+
+
+@pytest.mark.parametrize("combination", CHOSEN, ids=name_of)
+def test_every_pair_of_parts_keeps_the_contract(combination, tmp_path):
+    keeps_the_contract(combination, tmp_path)
+    survives_odd_data(combination)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("combination", models(), ids=name_of)
+def test_every_combination_of_parts_keeps_the_contract(combination, tmp_path):
+    keeps_the_contract(combination, tmp_path)
+    survives_odd_data(combination)
