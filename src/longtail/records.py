@@ -147,7 +147,7 @@ class Part:
         return self.missing(name, rest, value)
 
     def _inside(self, name: str) -> Iterator[tuple[str, int, bool]]:
-        """Find `name` in lists of parts: the name of a part, or else (True) a setting of a part that is reached directly."""
+        """Find `name` in lists of parts: the name of a part, or else (True) a setting that is reached directly."""
         lists = [(field, value) for field, value in self.fields().items() if isinstance(value, tuple)]
         entries = [(field, place, entry) for field, value in lists for place, entry in enumerate(value)]
         parts = [(field, place, entry) for field, place, entry in entries if isinstance(entry, Part)]

@@ -146,9 +146,9 @@ def test_frugal_cuts_texts_once_for_each_vocabulary():
     # probabilities, the first training and the refit. The tree before cut a text up to nine times here.
     assert counts[False] == Counter([*train.texts, *train.labels.texts])
     # Whether pairs are better is tried once: on the points that are left, then on validation points. Gandalf makes a
-    # label text a point too, and `Words.fit` cuts a text as often as it stands in its collections.
+    # label text a point too, but a text that stands there twice is cut once.
     assert model.recipe.lexical.pairs is False
-    assert counts[True] == Counter([*train.texts, *train.labels.texts, *train.labels.texts])
+    assert counts[True] == Counter([*train.texts, *train.labels.texts])
     assert model.words.memo == []  # a fitted model does not carry the bags around
 
 
@@ -160,7 +160,7 @@ def test_pairs_are_cut_once_for_each_training_set():
     rest, validation = train.divide(0.05, seed=0, most=3000, leave=True)
     # A vocabulary of pairs belongs to a training set, and there are two: what is left to choose by, and all points.
     assert {counts[True][text] for text in rest.texts} == {2}
-    assert {counts[True][text] for text in train.labels.texts} == {2 * 2}  # each is a label and, by Gandalf, a point
+    assert {counts[True][text] for text in train.labels.texts} == {2}
     # The first does not know validation points, which are asked about three times: settings, blend, probabilities.
     assert {counts[True][text] for text in validation.texts} == {3 + 1}
     assert model.lexical.words.pairs
