@@ -342,8 +342,8 @@ class Head(Part):
         """Make the half that is trained."""
         raise NotImplementedError
 
-    def open(self, arrays: Mapping[str, NDArray[Any]], name: str) -> FrozenHead:
-        """Make the half that is served, from what `FrozenHead.arrays` gave."""
+    def open(self, arrays: Mapping[str, NDArray[Any]], name: str, width: int) -> FrozenHead:
+        """Make the half that is served, for vectors of that width, from what `FrozenHead.arrays` gave."""
         raise NotImplementedError
 
 
@@ -374,7 +374,7 @@ class Sampler(Part):
         """Make ready for the points of a network."""
         raise NotImplementedError
 
-    def open(self, arrays: Mapping[str, NDArray[Any]], over: Objective | None = None) -> Retriever | None:
+    def open(self, arrays: Mapping[str, NDArray[Any]], width: int, over: Objective | None = None) -> Retriever | None:
         """Make the half that is served; None: queries are scored against all labels.
 
         `over` is the recipe's objective over clusters.
@@ -415,8 +415,11 @@ class Retriever(Protocol):
     def beyond(self, vectors: Floats, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
         """Return its own scores of pairs that it does not propose: text rows[i] with labels[i]."""
 
-    def combine(self, by_rows: Floats, own: Floats, starts: NDArray[Any]) -> Floats:
-        """Combine the scores of label rows with its own; the pairs of text i begin at starts[i]."""
+    def combine(self, by_rows: Floats, own: Floats, starts: NDArray[Any], proposed: NDArray[np.bool_]) -> Floats:
+        """Combine the scores of label rows with its own; the pairs of text i begin at starts[i].
+
+        `proposed` is False for pairs that it was asked about beyond its proposals.
+        """
 
     def choose(self, scorer: Any, quality: Callable[[Any], float]) -> Retriever:
         """Settle what validation points decide; `quality` measures a scorer on them."""
@@ -500,9 +503,9 @@ class Objective(Part):
         over: Objective | None = None, led: bool = True,
     ) -> Scorer:  # fmt: skip
         """Make what is served of this objective; `over` is the recipe's objective over clusters."""
-        head = None if self.head is None else self.head.open(arrays, "head")
+        head = None if self.head is None else self.head.open(arrays, "head", width)
         scorer = self.classifier.open(arrays, tower, head, width)
-        retriever = self.sampler.open(arrays, over) if led else None
+        retriever = self.sampler.open(arrays, width, over) if led else None
         return scorer if retriever is None else scorer.led(retriever)
 
 

@@ -265,14 +265,14 @@ def test_a_head_as_arrays_equals_the_module(activation, norm):
     expected = head(x, step).detach().numpy()
     np.testing.assert_allclose(frozen(x.numpy()), expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(frozen(x.numpy()[2]), expected[2], rtol=1e-4, atol=1e-5)  # one vector
-    opened = settings.open(frozen.arrays("h"), "h")
+    opened = settings.open(frozen.arrays("h"), "h", 6)
     assert np.array_equal(opened(x.numpy()), frozen(x.numpy()))
     with pytest.raises(KeyError, match=r"h\.weight"):  # the loader of models turns this into one line
-        settings.open({}, "h")
+        settings.open({}, "h", 6)
     for name in ("weight", "scale", "shift"):
         arrays = frozen.arrays("h")
         with pytest.raises(ModelError, match="layer h has a shape"):
-            settings.open(arrays | {f"h.{name}": arrays[f"h.{name}"][:5]}, "h")
+            settings.open(arrays | {f"h.{name}": arrays[f"h.{name}"][:5]}, "h", 6)
 
 
 def test_dropout_stands_before_or_behind_the_layer():

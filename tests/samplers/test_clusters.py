@@ -51,7 +51,7 @@ def test_candidates_are_the_labels_of_the_best_clusters(seed, head, top):
         assert proposed.indices[part].tolist() == expected
         np.testing.assert_allclose(proposed.data[part], scores[clusters.clusters.of[expected]], atol=1e-4)
     by_rows = np.arange(proposed.nnz, dtype=np.float32)
-    assert clusters.combine(by_rows, proposed.data, proposed.indptr) is by_rows
+    assert clusters.combine(by_rows, proposed.data, proposed.indptr, np.ones(proposed.nnz, np.bool_)) is by_rows
     rows, labels = np.repeat(np.arange(4), 17), np.tile(np.arange(17), 4)
     np.testing.assert_allclose(clusters.beyond(vectors, rows, labels), np.concatenate(every), atol=1e-4)
 
@@ -63,7 +63,7 @@ def test_a_retriever_comes_back_and_a_damaged_one_does_not(head):
     vectors = np.ones((1, 3), np.float32)
 
     def opened(**changes) -> ClusterRetriever:
-        layer = Residual(activation="gelu").open(arrays, "clusters.head") if head else None
+        layer = Residual(activation="gelu").open(arrays, "clusters.head", 3) if head else None
         return ClusterRetriever.of_arrays(arrays | changes, layer, 2)
 
     assert np.array_equal(opened().scores(vectors), clusters.scores(vectors))

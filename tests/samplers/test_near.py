@@ -77,7 +77,7 @@ def test_scores_are_mixed_after_a_sigmoid_and_by_the_largest(beta):
     near = retriever(0, keep=8, beta=beta)
     proposed = near.propose(np.random.default_rng(2).normal(size=(4, 5)).astype(np.float32))
     logits = np.random.default_rng(3).normal(size=proposed.nnz).astype(np.float32)
-    mixed = near.combine(logits, proposed.data, proposed.indptr)
+    mixed = near.combine(logits, proposed.data, proposed.indptr, np.ones(proposed.nnz, np.bool_))
     for row in range(4):
         own = slice(proposed.indptr[row], proposed.indptr[row + 1])
         one, two = 1 / (1 + np.exp(-logits[own])), 1 / (1 + np.exp(-proposed.data[own]))
@@ -87,18 +87,20 @@ def test_scores_are_mixed_after_a_sigmoid_and_by_the_largest(beta):
 def test_rows_without_candidates_are_no_trouble():
     near = retriever(0, keep=8)
     nothing = np.zeros(0, np.float32)
-    assert near.combine(nothing, nothing, np.zeros(3, np.int64)).shape == (0,)
+    assert near.combine(nothing, nothing, np.zeros(3, np.int64), np.zeros(0, np.bool_)).shape == (0,)
     proposed = near.propose(np.ones((1, 5), np.float32))
     starts = np.array([0, 0, proposed.nnz, proposed.nnz])  # the first and the last text have none
     logits = np.ones(proposed.nnz, np.float32)
-    expected = near.combine(logits, proposed.data, proposed.indptr)
-    np.testing.assert_array_equal(near.combine(logits, proposed.data, starts), expected)
+    expected = near.combine(logits, proposed.data, proposed.indptr, np.ones(proposed.nnz, np.bool_))
+    np.testing.assert_array_equal(
+        near.combine(logits, proposed.data, starts, np.ones(proposed.nnz, np.bool_)), expected
+    )
 
 
 def test_a_retriever_comes_back():
     settings_of = Near(num_candidates=5, num_neighbours=4, gamma=0.3)
     near = retriever(1, keep=5, neighbours=4, gamma=0.3, beta=0.7)
-    opened = settings_of.open(near.arrays())
+    opened = settings_of.open(near.arrays(), 8)
     queries = np.eye(5, dtype=np.float32)
     assert np.array_equal(opened.propose(queries).toarray(), near.propose(queries).toarray())
     assert opened.beta == 0.7 and not opened.undecided

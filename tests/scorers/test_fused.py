@@ -137,15 +137,11 @@ def with_near(seed: int) -> FusedScorer:
     return FusedScorer(scorer, Lexical(neighbours=2, power=1, share=0.5).fit(data.train, words), 0.1)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="NearRetriever divides by another largest score where words propose a better one"
-)
 def test_one_text_and_a_batch_agree_where_words_propose_what_is_better_than_all_that_is_near():
     for seed in range(20):
         assert_alike(Predictor(with_near(seed), 6), ["red cat", "old fox dog", "wild"], 3)
 
 
-@pytest.mark.xfail(strict=True, reason="NearRetriever divides by the largest of the pairs that are scored together")
 def test_the_score_of_a_pair_does_not_depend_on_the_other_pairs():
     for seed in range(20):
         scorer, query = with_near(seed).vectors, Query(["red cat"])

@@ -244,7 +244,6 @@ def test_files_whose_shapes_disagree_are_refused(tmp_path, name, change, message
         open_scorer(recipe, arrays | {name: change(arrays[name])}, words)
 
 
-@pytest.mark.xfail(strict=True, reason="no part compares the width of the head with that of the encoder any more")
 def test_a_head_of_another_width_is_refused():
     scorer = vector_scorer(0, 3, layer=True, cosine=True)
     objective = Objective(head=Residual(), sampler=AllLabels(), classifier=Rows(), loss=Bce())

@@ -38,11 +38,10 @@ class Residual(Head):
 
         return ResidualLayer(self, width)
 
-    def open(self, arrays: Mapping[str, NDArray[Any]], name: str) -> FrozenResidual:
+    def open(self, arrays: Mapping[str, NDArray[Any]], name: str, width: int) -> FrozenResidual:
         """Find the arrays of a model file."""
         weight, bias, scale, shift = (arrays[f"{name}.{key}"] for key in ("weight", "bias", "scale", "shift"))
-        dim = len(bias)
-        if weight.shape != (dim, dim) or scale.shape != (dim,) or shift.shape != (dim,):
+        if weight.shape != (width, width) or any(part.shape != (width,) for part in (bias, scale, shift)):
             raise ModelError(f"the layer {name} has a shape that does not fit; train again")
         return FrozenResidual(weight, bias, scale, shift, self.activation)
 

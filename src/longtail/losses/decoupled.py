@@ -38,7 +38,8 @@ class Decoupled(Loss):
             return decoupled_softmax(scores, targets, mask, weights)
         columns = targets.new_ones(targets.shape[1])
         weighed = targets * weights[:, None]  # the weight of a point is that of its targets here
-        turned = decoupled_softmax(scores.T, weighed.T, None if mask is None else mask.T, columns)
+        chosen = (weights > 0)[:, None].expand_as(targets)  # without weight it is nobody's negative either
+        turned = decoupled_softmax(scores.T, weighed.T, (chosen if mask is None else mask & chosen).T, columns)
         if self.directions == "labels":
             return turned
         return 0.5 * (decoupled_softmax(scores, targets, mask, weights) + turned)

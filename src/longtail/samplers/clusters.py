@@ -58,9 +58,9 @@ class Clusters(Sampler):
         labels = partition(fit.train, fit.words, self.num_clusters, smooth=self.smooth, seed=fit.seed)
         return BuiltClusters(self, labels)
 
-    def open(self, arrays: Mapping[str, NDArray[Any]], over: Any = None) -> ClusterRetriever:
+    def open(self, arrays: Mapping[str, NDArray[Any]], width: int, over: Any = None) -> ClusterRetriever:
         """Put what was learnt about clusters together."""
-        head = None if over is None or over.head is None else over.head.open(arrays, "clusters.head")
+        head = None if over is None or over.head is None else over.head.open(arrays, "clusters.head", width)
         return ClusterRetriever.of_arrays(arrays, head, self.top)
 
 

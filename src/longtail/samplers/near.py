@@ -52,7 +52,7 @@ class Near(BatchPool):
         """Find what is near each point as the encoder stands."""
         return BuiltNear(self, network)
 
-    def open(self, arrays: Mapping[str, NDArray[Any]], over: Any = None) -> NearRetriever:
+    def open(self, arrays: Mapping[str, NDArray[Any]], width: int, over: Any = None) -> NearRetriever:
         """Put centroids and points together."""
         return NearRetriever.of_arrays(arrays, **self._settings())
 

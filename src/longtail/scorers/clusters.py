@@ -45,7 +45,7 @@ class ClusterRetriever:
         own: Floats = self.scores(vectors)[rows, self.clusters.of[labels]]
         return own
 
-    def combine(self, by_rows: Floats, own: Floats, starts: NDArray[Any]) -> Floats:
+    def combine(self, by_rows: Floats, own: Floats, starts: NDArray[Any], proposed: NDArray[np.bool_]) -> Floats:
         """Rank by the label rows alone, as the paper does."""
         return by_rows
 

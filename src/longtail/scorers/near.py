@@ -76,9 +76,9 @@ class NearRetriever:
         products = np.einsum("pd,pd->p", unit(vectors)[rows], self.centroids[labels])
         return np.asarray((1 - self.gamma) * products, np.float32)
 
-    def combine(self, by_rows: Floats, own: Floats, starts: NDArray[Any]) -> Floats:
-        """Mix the sigmoid of both scores, each divided by the largest of its text."""
-        scaled = [_by_largest(expit(part), starts) for part in (by_rows, own)]
+    def combine(self, by_rows: Floats, own: Floats, starts: NDArray[Any], proposed: NDArray[np.bool_]) -> Floats:
+        """Mix the sigmoid of both scores, each divided by the largest of what is proposed for its text."""
+        scaled = [_by_largest(expit(part), starts, proposed) for part in (by_rows, own)]
         return np.asarray(self.beta * scaled[0] + (1 - self.beta) * scaled[1], np.float32)
 
     def choose(self, scorer: Any, quality: Callable[[Any], float]) -> NearRetriever:
@@ -109,10 +109,10 @@ class NearRetriever:
         return cls(arrays["near.centroids"], arrays["near.points"], targets, beta, False, **settings)
 
 
-def _by_largest(values: Floats, starts: NDArray[Any]) -> Floats:
-    """Divide the entries of each row by their largest."""
+def _by_largest(values: Floats, starts: NDArray[Any], mask: NDArray[np.bool_]) -> Floats:
+    """Divide the entries of each row by the largest of those that count."""
     sizes = np.diff(starts)
-    largest = np.maximum.reduceat(np.append(values, 0), np.minimum(starts[:-1], len(values)))
+    largest = np.maximum.reduceat(np.append(values * mask, 0), np.minimum(starts[:-1], len(values)))
     return np.asarray(values / np.repeat(np.where(sizes > 0, np.maximum(largest, 1e-12), 1), sizes), np.float32)
 
 

@@ -6,7 +6,7 @@ All labels are searched in a store, or only those are scored that a retriever (c
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -139,12 +139,13 @@ class VectorScorer:
         if retriever is None:
             raise ModelError("there is no retriever")
         own: sp.csr_array = query.once(retriever, "own", lambda: retriever.propose(vectors))
+        proposed = np.ones(own.nnz, np.bool_)
         if also is not None:
-            own = _with_pairs(own, also, lambda rows, labels: retriever.beyond(vectors, rows, labels))
+            own, proposed = _with_pairs(own, also, lambda rows, labels: retriever.beyond(vectors, rows, labels))
         rows = np.repeat(np.arange(len(query)), np.diff(own.indptr))
         projected = np.concatenate([self.project(vectors[some]) for some in query.blocks(BLOCK)] or [vectors])
         by_rows = self.store.pairs(projected, rows, own.indices)
-        data = retriever.combine(by_rows, own.data, own.indptr)
+        data = retriever.combine(by_rows, own.data, own.indptr, proposed)
         return sp.csr_array((data, own.indices, own.indptr), shape=own.shape)
 
     def pairs(self, query: Query, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
@@ -253,16 +254,18 @@ class JoinedScorer(VectorScorer):
         return first
 
 
-def _with_pairs(own: sp.csr_array, wanted: sp.csr_array, score: Any) -> sp.csr_array:
-    """Add pairs (N, L) that are not among the proposals, with scores of their own; columns ascend."""
+def _with_pairs(
+    own: sp.csr_array, wanted: sp.csr_array, score: Callable[[NDArray[Any], NDArray[Any]], Floats]
+) -> tuple[sp.csr_array, NDArray[np.bool_]]:
+    """Add pairs (N, L) that are not among the proposals, with scores of their own; and say which are proposals."""
     width = own.shape[1]
     keys = np.repeat(np.arange(own.shape[0]), np.diff(own.indptr)) * width + own.indices
     asked = np.unique(np.repeat(np.arange(own.shape[0]), np.diff(wanted.indptr)) * width + wanted.indices)
     fresh = np.setdiff1d(asked, keys, assume_unique=True)
     if len(fresh) == 0:
-        return own
+        return own, np.ones(own.nnz, np.bool_)
     data = np.concatenate([own.data, score(*np.divmod(fresh, width))]).astype(np.float32)
     merged = np.concatenate([keys, fresh])
     order = np.argsort(merged, kind="stable")
     starts = np.searchsorted(merged[order], np.arange(own.shape[0] + 1) * width)
-    return sp.csr_array((data[order], merged[order] % width, starts), shape=own.shape)
+    return sp.csr_array((data[order], merged[order] % width, starts), shape=own.shape), order < own.nnz
