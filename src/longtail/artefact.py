@@ -84,11 +84,11 @@ class Trial:
 
     def __init__(self, model: Model) -> None:
         texts = model.examples.texts if model.examples is not None else model.labels.texts
-        if texts is None:
+        if texts is None or model.vectors is None:
             raise ModelError("the model holds no texts to measure recall on; train it again with this version")
-        self.model = model
+        self.scorer, self.vectors = model.scorer, model.vectors
         self.texts = texts.take(np.sort(np.random.default_rng(0).permutation(len(texts))[:TEXTS])).tolist()
-        self.exact = self._answers(model.scorer)
+        self.exact = self._answers(self.scorer)
 
     def _answers(self, scorer: FusedScorer) -> Ints:
         """Answer as it is served: with words, where the model has them."""
@@ -96,7 +96,7 @@ class Trial:
 
     def recall(self, store: LabelStore) -> float:
         """Return how much of the exact answers a store finds."""
-        served = self._answers(replace(self.model.scorer, vectors=self.model.vectors.with_store(store)))
+        served = self._answers(replace(self.scorer, vectors=self.vectors.with_store(store)))
         pairs = zip(served.tolist(), self.exact.tolist(), strict=True)
         return sum(len({*some} & {*truth} - {-1}) for some, truth in pairs) / max(1, int((self.exact >= 0).sum()))
 
@@ -105,7 +105,8 @@ def _choose(
     trial: Trial, precision: Precision, leader: HNSW | IVF | None, recall: float, *, or_exact: bool
 ) -> tuple[IndexInfo, dict[str, Any]]:
     """Choose how far to look for the recall, or to look at all labels where it is out of reach; name the arrays."""
-    bias, vectors = trial.model.vectors.store.bias, trial.model.vectors.store.take(slice(None))
+    store = trial.vectors.store
+    bias, vectors = store.bias, store.take(slice(None))
     count = len(trial.texts)
     if leader is not None:
         graph = leader if isinstance(leader, HNSW) else None

@@ -156,9 +156,9 @@ class Index:
         if k < 1:
             raise DataError(f"k is {k}", remedy="ask for at least one label")
         self._sound()
-        asked, now = strings(texts), self._now
-        rules = Rules(allow, deny, exclude, groups, now.removed).checked(len(asked), len(now.labels))
-        top = predict(now.predictor, asked, min(k, len(now.labels)), rules)
+        queries, now = strings(texts), self._now
+        rules = Rules(allow, deny, exclude, groups, now.removed).checked(len(queries), len(now.labels))
+        top = predict(now.predictor, queries, min(k, len(now.labels)), rules)
         labels, scores = top.labels, top.scores
         if probabilities:
             scores = np.where(labels < 0, -np.inf, self._curve()(scores)).astype(np.float32)
@@ -182,8 +182,8 @@ class Index:
         self._existing([label])
         model, chosen, now = self.model, np.array([label]), self._now
 
-        def score(asked: str) -> float:
-            own, scores = now.predictor.within(asked, chosen)
+        def score(words: str) -> float:
+            own, scores = now.predictor.within(words, chosen)
             return float(scores[0]) if len(own) else 0.0
 
         found, _ = now.predictor.one(text, RANKED)
@@ -282,11 +282,11 @@ class Index:
 
     def _fresh(self, ids: Sequence[str]) -> None:
         """Refuse raw ids that are there already, or that the labels of the model do not have."""
-        held = self.labels.ids
-        if held is None:
+        known = self.labels.ids
+        if known is None:
             raise DataError("the labels of this model have no raw ids", remedy="leave the ids out")
         twice = [own for own, count in Counter(ids).items() if count > 1]
-        twice += np.array(ids, object)[np.asarray(pc.is_in(pa.array(ids, pa.large_string()), held.array))].tolist()
+        twice += np.array(ids, object)[np.asarray(pc.is_in(pa.array(ids, pa.large_string()), known.array))].tolist()
         if twice:
             raise DataError(f"the raw id {twice[0]!r} is there already", remedy="give every label its own")
 

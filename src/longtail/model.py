@@ -40,6 +40,7 @@ from longtail.predictions import Predictor
 from longtail.probabilities import Probabilities
 from longtail.recipe import Recipe, recipe_of
 from longtail.scorers.fused import FusedScorer
+from longtail.scorers.lexical import LexicalScorer
 from longtail.types import LabelMatrix, Texts, TopK
 
 SCHEMA = 2
@@ -80,8 +81,8 @@ class Model:
     points: int  # of the original training data
     dataset: str  # its name
     words: Words
-    lexical: Any = None  # the scorer by words
-    vectors: Any = None  # the scorer by vectors
+    lexical: LexicalScorer | None = None  # scores by words
+    vectors: Scorer | None = None  # scores by vectors
     tokenizer: Tokenizer | None = None  # of the encoder; `words` where it has none of its own
     metrics: dict[str, Any] = field(default_factory=dict)
     examples: Examples | None = None
@@ -92,13 +93,13 @@ class Model:
 
     def predict(self, texts: Iterable[str], k: int = 5, *, exclude: LabelMatrix | None = None) -> TopK:
         """Find the k best labels of each text, leaving out the pairs in `exclude` (N, L)."""
-        asked = strings(texts)
+        queries = strings(texts)
         if k < 1:
             raise DataError(f"k is {k}", remedy="ask for at least one label")
-        if exclude is not None and exclude.shape != (len(asked), len(self.labels)):
-            raise DataError(f"exclude is {exclude.shape}", remedy=f"give ({len(asked)}, {len(self.labels)})")
+        if exclude is not None and exclude.shape != (len(queries), len(self.labels)):
+            raise DataError(f"exclude is {exclude.shape}", remedy=f"give ({len(queries)}, {len(self.labels)})")
         spare = 0 if exclude is None or exclude.nnz == 0 else int(np.diff(exclude.indptr).max())
-        topk = self.predictor.in_order(asked, min(k + spare, len(self.labels)))
+        topk = self.predictor.in_order(queries, min(k + spare, len(self.labels)))
         topk = topk if exclude is None else topk.without(exclude, min(k, len(self.labels)))
         return replace(topk, names=self.labels.texts)
 
@@ -237,11 +238,11 @@ def strings(texts: Iterable[str]) -> list[str]:
     """List texts to predict for; refuse one text alone, and what is no text."""
     if isinstance(texts, str):
         raise DataError("predict got one text", remedy="give a list of texts: predict([text])")
-    asked = list(texts)
-    for place, text in enumerate(asked):
+    listed = list(texts)
+    for place, text in enumerate(listed):
         if not isinstance(text, str):
             raise DataError(f"text {place} is of type {type(text).__name__}", remedy="give strings")
-    return asked
+    return listed
 
 
 def read_config(folder: Path) -> dict[str, Any]:

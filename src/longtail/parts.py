@@ -640,7 +640,19 @@ class Query:
 
 
 class Scorer(Protocol):
-    """Finds and scores the labels of texts; needs no torch unless its encoder does."""
+    """Finds and scores the labels of texts by vectors; needs no torch unless its encoder does."""
+
+    @property
+    def store(self) -> LabelStore:
+        """The label vectors."""
+
+    @property
+    def retriever(self) -> Retriever | None:
+        """What proposes labels, where not all are searched."""
+
+    @property
+    def shares_threads(self) -> bool:
+        """Whether several threads may search side by side."""
 
     def __len__(self) -> int:
         """How many labels there are."""
@@ -657,11 +669,26 @@ class Scorer(Protocol):
     def score_one(self, query: Query, labels: NDArray[Any]) -> Floats:
         """Score chosen labels for the only text."""
 
+    def encoded_one(self, query: Query) -> Floats:
+        """Encode the only text, ready for the product with label vectors: (D,), zero where no word is known."""
+
+    def rows_for(self, texts: Sequence[str]) -> Floats:
+        """Make vectors of labels that came after training from their texts: (A, D)."""
+
+    def score_rows(self, query: Query, rows: Floats, bias: float, best: float) -> Floats:
+        """Score such vectors for the only text, of which the best trained label has the score `best`."""
+
     def led(self, retriever: Retriever) -> Scorer:
         """Return the same scorer that scores what a retriever proposes."""
 
+    def with_store(self, store: LabelStore) -> Scorer:
+        """Return the same scorer with label vectors that are kept elsewhere."""
+
     def join(self, others: Sequence[Any], weights: Sequence[float]) -> Scorer:
         """Return a scorer whose scores are the weighted sums of these."""
+
+    def operations(self) -> int:
+        """Count the operations of one prediction."""
 
     def arrays(self) -> Arrays:
         """Name the arrays for a model file."""

@@ -50,9 +50,9 @@ def rows_of(columns: NDArray[Any], values: NDArray[Any], width: int) -> sp.csr_a
     >>> rows_of(np.array([[2, 0], [1, -1]]), np.array([[5, 6], [7, 0]]), 3).toarray().tolist()
     [[6.0, 0.0, 5.0], [0.0, 7.0, 0.0]]
     """
-    held = columns >= 0
-    starts = np.append(0, np.cumsum(held.sum(axis=1)))
-    return sp.csr_array((values[held].astype(np.float32), columns[held], starts), shape=(len(columns), width))
+    mask = columns >= 0
+    starts = np.append(0, np.cumsum(mask.sum(axis=1)))
+    return sp.csr_array((values[mask].astype(np.float32), columns[mask], starts), shape=(len(columns), width))
 
 
 def without(matrix: sp.csr_array, pairs: sp.csr_array) -> sp.csr_array:
@@ -175,9 +175,9 @@ def contains(pairs: LabelMatrix, labels: NDArray[Any]) -> NDArray[np.bool_]:
     keys = np.repeat(np.arange(n, dtype=np.int64), np.diff(pairs.indptr)) * width + pairs.indices
     if len(keys) == 0:
         return np.zeros(labels.shape, np.bool_)
-    asked = np.arange(n, dtype=np.int64)[:, None] * width + labels
-    place = np.minimum(np.searchsorted(keys, asked.ravel()), len(keys) - 1)
-    found: NDArray[np.bool_] = (keys[place] == asked.ravel()).reshape(labels.shape) & (labels >= 0)
+    wanted = np.arange(n, dtype=np.int64)[:, None] * width + labels
+    place = np.minimum(np.searchsorted(keys, wanted.ravel()), len(keys) - 1)
+    found: NDArray[np.bool_] = (keys[place] == wanted.ravel()).reshape(labels.shape) & (labels >= 0)
     return found
 
 
@@ -191,9 +191,9 @@ def best_of(scores: sp.csr_array, k: int, names: Texts | None = None) -> TopK:
     for start in range(0, n, block):
         some = sizes[start : start + block]
         wide = np.arange(some.max(initial=0)) < some[:, None]  # (B, W)
-        held = slice(scores.indptr[start], scores.indptr[start + len(some)])
+        entries = slice(scores.indptr[start], scores.indptr[start + len(some)])
         losses, columns = np.full(wide.shape, np.inf, np.float32), np.full(wide.shape, -1, np.int32)
-        losses[wide], columns[wide] = -scores.data[held], scores.indices[held]
+        losses[wide], columns[wide] = -scores.data[entries], scores.indices[entries]
         order = np.argsort(losses, axis=1, kind="stable")[:, :k]  # columns ascend in a row
         out = slice(start, start + len(some)), slice(0, order.shape[1])
         labels[out], values[out] = np.take_along_axis(columns, order, 1), -np.take_along_axis(losses, order, 1)

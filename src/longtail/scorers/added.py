@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longtail.data.tokens import WORD, Words
-from longtail.parts import Query
-from longtail.scorers.fused import FusedScorer, Vectors
+from longtail.parts import Query, Scorer
+from longtail.scorers.fused import FusedScorer
 from longtail.scorers.lexical import Candidates
 from longtail.types import Floats
 
@@ -36,7 +36,7 @@ class Additions:
     count: int
 
     @classmethod
-    def of(cls, texts: Sequence[str], words: Words, scorer: Vectors | None) -> Additions:
+    def of(cls, texts: Sequence[str], words: Words, scorer: Scorer | None) -> Additions:
         """Encode and weigh label texts."""
         lists: dict[str, list[tuple[int, float]]] = {}
         for label, text in enumerate(texts):

@@ -5,9 +5,8 @@ One text takes a quick way without matrices; many go as one batch. Both rank ali
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from longtail.data.dataset import Split
 from longtail.errors import ModelError
-from longtail.parts import LabelStore, Query, Retriever, Scorer
+from longtail.parts import Query, Scorer
 from longtail.scorers.lexical import Candidates, LexicalScorer
 from longtail.types import Floats, TopK, best_of, contains
 
@@ -24,37 +23,6 @@ USUAL = 0.25  # the weight of words that suits most data sets
 BLENDS = (*np.linspace(0, 1, 21).round(2).tolist(), 1.25, 1.5, 2.0, 3.0, 5.0)
 Ranked = tuple[NDArray[Any], Floats]  # labels and scores
 NONE: Ranked = (np.zeros(0, np.int64), np.zeros(0, np.float32))
-
-
-class Vectors(Scorer, Protocol):
-    """A scorer by vectors, as serving needs it."""
-
-    @property
-    def store(self) -> LabelStore:
-        """The label vectors."""
-
-    @property
-    def retriever(self) -> Retriever | None:
-        """What proposes labels, where not all are searched."""
-
-    @property
-    def shares_threads(self) -> bool:
-        """Whether several threads may search side by side."""
-
-    def with_store(self, store: LabelStore) -> Any:
-        """Search label vectors that are kept elsewhere."""
-
-    def encoded_one(self, query: Query) -> Floats:
-        """Encode the only text: (D,), zero where no word is known."""
-
-    def rows_for(self, texts: Sequence[str]) -> Floats:
-        """Make vectors of labels that came after training from their texts."""
-
-    def score_rows(self, query: Query, rows: Floats, bias: float, best: float) -> Floats:
-        """Score such vectors for the only text."""
-
-    def operations(self) -> int:
-        """Count the operations of one prediction."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +45,7 @@ class Union:
 class FusedScorer:
     """Everything that scores the labels of a model."""
 
-    vectors: Vectors | None
+    vectors: Scorer | None
     words: LexicalScorer | None
     blend: float  # the weight of words beside vectors; they are alone where there are no vectors
 
@@ -137,7 +105,7 @@ class FusedScorer:
         return labels, scores, proposed
 
 
-def union(vectors: Vectors, words: LexicalScorer, query: Query, k: int) -> Union:
+def union(vectors: Scorer, words: LexicalScorer, query: Query, k: int) -> Union:
     """Find and score the candidates for the k best labels of each text."""
     width, count = len(vectors), len(query)
     wide = k + MORE if vectors.retriever is not None else k  # words may change the order of what a retriever proposes
@@ -158,7 +126,7 @@ def union(vectors: Vectors, words: LexicalScorer, query: Query, k: int) -> Union
     return Union(starts, of_label, by_vectors, by_words, width)
 
 
-def choose_blend(vectors: Vectors, words: LexicalScorer, validation: Split) -> float:
+def choose_blend(vectors: Scorer, words: LexicalScorer, validation: Split) -> float:
     """Choose the weight of words on validation points, by P@1 + recall@5.
 
     Of all weights that are not worse than the best by more than a standard error of the difference, the one nearest to

@@ -260,8 +260,8 @@ def _with_pairs(
     """Add pairs (N, L) that are not among the proposals, with scores of their own; and say which are proposals."""
     width = own.shape[1]
     keys = np.repeat(np.arange(own.shape[0]), np.diff(own.indptr)) * width + own.indices
-    asked = np.unique(np.repeat(np.arange(own.shape[0]), np.diff(wanted.indptr)) * width + wanted.indices)
-    fresh = np.setdiff1d(asked, keys, assume_unique=True)
+    keys_wanted = np.unique(np.repeat(np.arange(own.shape[0]), np.diff(wanted.indptr)) * width + wanted.indices)
+    fresh = np.setdiff1d(keys_wanted, keys, assume_unique=True)
     if len(fresh) == 0:
         return own, np.ones(own.nnz, np.bool_)
     data = np.concatenate([own.data, score(*np.divmod(fresh, width))]).astype(np.float32)

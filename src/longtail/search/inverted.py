@@ -124,9 +124,9 @@ class Inverted:
         rounded: Floats = np.round(before[ends] - before[ends - sizes], 6).astype(np.float32)
         return rounded
 
-    def pairs(self, group: int, queries: sp.csr_array, asked: NDArray[Any], rows: NDArray[Any]) -> Floats:
-        """Return the similarity of pairs: query asked[i] with row rows[i] of a group."""
-        product = queries.astype(np.float64)[asked].multiply(self.groups[group][rows])
+    def pairs(self, group: int, queries: sp.csr_array, owners: NDArray[Any], rows: NDArray[Any]) -> Floats:
+        """Return the similarity of pairs: query owners[i] with row rows[i] of a group."""
+        product = queries.astype(np.float64)[owners].multiply(self.groups[group][rows])
         return np.round(np.asarray(product.sum(axis=1)).ravel(), 6).astype(np.float32)
 
     def nearest_batch(self, group: int, queries: sp.csr_array, n: int) -> tuple[NDArray[np.int32], Floats]:
@@ -139,8 +139,8 @@ class Inverted:
             lead = sp.csr_matrix(self._leading(group, block))
             # It holds Python's lock, so all cores work for it, also where other threads share them.
             product = sp_matmul_topn(lead, lists, top_n=n + SPARE, threshold=0.0, sort=False, n_threads=cores())
-            asked = np.repeat(np.arange(block.shape[0]), np.diff(product.indptr))
-            product.data = self.pairs(group, block, asked, product.indices)
+            owners = np.repeat(np.arange(block.shape[0]), np.diff(product.indptr))
+            product.data = self.pairs(group, block, owners, product.indices)
             best = best_of(sp.csr_array(product), n)
             similar = best.scores > 0
             found[start : start + BLOCK] = np.where(similar, best.labels, -1)
@@ -158,9 +158,9 @@ class Inverted:
 
     def _leading(self, group: int, queries: sp.csr_array) -> sp.csr_array:
         """Keep the words of each query whose lists are read."""
-        asked = np.repeat(np.arange(queries.shape[0]), np.diff(queries.indptr))
+        owners = np.repeat(np.arange(queries.shape[0]), np.diff(queries.indptr))
         sizes = np.diff(self.lists[group].indptr)[queries.indices]
-        order = np.lexsort((sizes, asked))
+        order = np.lexsort((sizes, owners))
         read = np.cumsum(sizes[order])
         before = np.append(0, read)[queries.indptr[:-1]]  # read for the queries before
         read -= np.repeat(before, np.diff(queries.indptr))
