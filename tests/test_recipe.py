@@ -115,6 +115,9 @@ def test_the_head_of_the_first_objective_is_reached_directly():
     recipe = find_recipe("inceptionxml_plus").override("head.norm", "batchnorm").override("head.dropout", 0.125)
     assert [objective.head.norm for objective in recipe.objectives] == ["batchnorm", "spectral"]
     assert [objective.head.dropout for objective in recipe.objectives] == [0.125, 0.25]
+    beside = find_recipe("frugal")  # Gandalf has a setting `head` too
+    assert beside.override("head", "none").objectives[0].head is None
+    assert beside.override("head.dropout", 0.125).augment == beside.augment
 
 
 @pytest.mark.parametrize("absent", ["none", None])

@@ -60,6 +60,9 @@ class Inputs(Protocol):
     def take(self, rows: NDArray[np.int64]) -> Self:
         """Select rows."""
 
+    def words(self) -> NDArray[Any]:
+        """All word numbers that occur, with repetition."""
+
     def bags(self, width: int) -> sp.csr_array:
         """Count the words of each row, or weigh them: (N, width)."""
 
@@ -306,6 +309,9 @@ class Tower(Protocol):
 
     def embed(self, inputs: Any) -> Tensor:
         """Look up the words of a batch, before anything is done with them."""
+
+    def expect(self, *inputs: Any) -> None:
+        """Make ready for what this step will encode, to read shared rows once; it may do nothing."""
 
     def take_over(self, other: Any) -> None:
         """Start from the weights of another tower of the same kind."""

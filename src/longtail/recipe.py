@@ -68,13 +68,16 @@ class Recipe(Part):
 
     def missing(self, name: str, rest: str, value: Any) -> Recipe:
         """Add a stage that is set by its name: `--set rerank=rerank`."""
-        if value == name and name in PARTS and not rest:
-            stage = create(imported(PARTS, name, "part"), {})
-            if isinstance(stage, Stage):
-                return replaced(self, "stages", tuple(sorted((*self.stages, stage), key=lambda other: other.place)))
-        if name in PARTS and value in (None, "none"):
+        if name not in PARTS or not issubclass(kind := imported(PARTS, name, "part"), Stage):
+            return super().missing(name, rest, value)
+        if rest:
+            raise RecipeError(f"{self.name} has no stage {name!r} yet: add it first, --set {name}={name}")
+        if value in (None, "none"):
             return self  # it is not there
-        return super().missing(name, rest, value)
+        if value != name:
+            raise RecipeError(f"{name} = {value!r}: a stage is added by its name, {name}={name}")
+        stages = (*self.stages, create(kind, {}))
+        return replaced(self, "stages", tuple(sorted(stages, key=lambda stage: stage.place)))
 
 
 def recipe_of(value: Mapping[str, Any]) -> Recipe:

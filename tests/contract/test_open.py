@@ -74,6 +74,9 @@ class TrigramTower:
         weights = torch.from_numpy(inputs.matrix[:, rows].toarray())
         return weights @ vectors
 
+    def expect(self, *inputs: Bags) -> None:
+        """Gather nothing in advance."""
+
     def __call__(self, inputs: Bags, step: Step | None) -> States:
         embedded = self.embed(inputs)
         return States(self.module(embedded if step is None else step.apply("embeddings", embedded)))

@@ -25,6 +25,11 @@ class Bags:
         """Select rows."""
         return Bags(self.matrix[rows])
 
+    def words(self) -> NDArray[np.int32]:
+        """All word numbers that occur, with repetition."""
+        words: NDArray[np.int32] = self.matrix.indices
+        return words
+
     def bags(self, width: int) -> sp.csr_array:
         """Return the weights of the words of each row: (N, V)."""
         return self.matrix
@@ -59,6 +64,10 @@ class Ordered:
     def take(self, rows: NDArray[np.int64]) -> Ordered:
         """Select rows."""
         return Ordered(self.ids[rows])
+
+    def words(self) -> NDArray[np.int32]:
+        """All word ids that occur, with repetition."""
+        return self.ids.ravel()
 
     def bags(self, width: int) -> sp.csr_array:
         """Count the words of each row, padding left out: (N, width)."""

@@ -48,6 +48,24 @@ class Scored:
     mask: Tensor | None  # (B, K) False where a pair must not be learnt from
 
 
+class Encoded:
+    """A batch that is encoded when a sampler or a classifier first asks for it: a pool is drawn before."""
+
+    def __init__(self, encode: Callable[[], States]) -> None:
+        self.encode, self.states = encode, list[States]()
+
+    @property
+    def done(self) -> bool:
+        """Whether it is encoded."""
+        return bool(self.states)
+
+    def __call__(self) -> States:
+        """Return the encoded batch."""
+        if not self.states:
+            self.states.append(self.encode())
+        return self.states[0]
+
+
 class Term:
     """One objective made ready: head, sampler, classifier and loss."""
 
@@ -65,20 +83,20 @@ class Term:
         modules = {"head": self.head, "classifier": self.classifier.module}
         return {name: module for name, module in modules.items() if isinstance(module, nn.Module)}
 
-    def __call__(self, batch: Batch, states: Callable[[], States], step: Step) -> Tensor:
+    def __call__(self, batch: Batch, states: Encoded, step: Step) -> Tensor:
         """Compute the weighted loss of a batch."""
         scored = self.scored(batch, states, step)
         weights = torch.from_numpy(batch.weights).to(self.network.device)
         return self.objective.weight * self.objective.loss(scored.scores, scored.targets, scored.mask, weights)
 
-    def scored(self, batch: Batch, states: Callable[[], States], step: Step) -> Scored:
+    def scored(self, batch: Batch, states: Encoded, step: Step) -> Scored:
         """Score a batch against its candidates, once a step."""
         if self not in step.memory:
             step.memory[self] = self._scored(batch, states, step)
         scored: Scored = step.memory[self]
         return scored
 
-    def _scored(self, batch: Batch, states: Callable[[], States], step: Step) -> Scored:
+    def _scored(self, batch: Batch, states: Encoded, step: Step) -> Scored:
         targets, excluded = batch.targets, batch.excluded
         if self.partition is not None:
             targets = self.partition.targets(targets)
@@ -86,23 +104,30 @@ class Term:
             batch = Batch(batch.rows, batch.inputs, targets, excluded, batch.weights)
         candidates = self.sampler.propose(batch, states, step)
         labels, mask, device = candidates.labels, candidates.mask, self.network.device
-        detached = step.progress < self.objective.detach
-        scores = self.scores(states().detach() if detached else states(), labels, step)
+        texts = self._texts(labels)
+        if texts is not None and not states.done:
+            self.network.tower.expect(batch.inputs, texts)
+        encoded = states().detach() if step.progress < self.objective.detach else states()
+        scores = self.scores(encoded, labels, texts, step)
         if excluded.nnz:
             allowed = to_dense(excluded, labels, device) == 0
             mask = allowed if mask is None else mask & allowed
         return Scored(scores, to_dense(targets, labels, device), mask)
 
-    def scores(self, states: States, labels: NDArray[np.int64], step: Step) -> Tensor:
+    def _texts(self, labels: NDArray[np.int64]) -> Inputs | None:
+        """Return the label texts that the classifier wants."""
+        names, wanted = self.network.points.names, self.classifier.texts(labels)
+        return None if names is None or wanted is None else names.take(wanted)
+
+    def scores(self, states: States, labels: NDArray[np.int64], texts: Inputs | None, step: Step) -> Tensor:
         """Score encoded points against labels: (B, K)."""
         states = self._headed(states, step)
-        names, wanted = self.network.points.names, self.classifier.texts(labels)
-        if names is None or wanted is None:
+        if texts is None:
             return self.classifier(states, labels, None, step)
-        texts = self.network.states(names.take(wanted), step.plain())
+        encoded = self.network.states(texts, step.plain())
         if self.classifier.texts_through_head:
-            texts = self._headed(texts, step)
-        return self.classifier(states, labels, texts, step)
+            encoded = self._headed(encoded, step)
+        return self.classifier(states, labels, encoded, step)
 
     def _headed(self, states: States, step: Step) -> States:
         """Pass pooled vectors through the head."""
@@ -157,7 +182,7 @@ class TrainedNetwork:
 
     def table(self, values: Any, *, frozen: bool = False) -> LocalTable:
         """Make a table whose rows are trained as the settings say."""
-        return LocalTable(torch.from_numpy(np.array(values)).to(self.device), self.settings.optimizer, frozen)
+        return LocalTable(torch.from_numpy(values).to(self.device), self.settings.optimizer, frozen)
 
     @property
     def partition(self) -> Any:
@@ -175,13 +200,8 @@ class TrainedNetwork:
         """Compute the loss of some points; `progress` is the share of the steps that is done."""
         step = Step(draw, progress, self, self.augmentations)
         batch: Batch = step.apply("batch", step.apply("words", self.points.take(rows)))
-        encoded: list[States] = []  # when a sampler or a classifier first asks: a pool is drawn before
-
-        def states() -> States:
-            if not encoded:
-                encoded.append(self.states(batch.inputs, step))
-            return encoded[0]
-
+        self.tower.expect()
+        states = Encoded(lambda: self.states(batch.inputs, step))
         return reduce(torch.add, [term(batch, states, step) for term in self.terms])
 
     def states(self, inputs: Inputs, step: Step) -> States:

@@ -44,10 +44,12 @@ class LocalTable:
     def step(self, learning_rate: float, number: int) -> None:
         """Change the gathered rows by their gradient; `number` counts the steps from one."""
         rows, gradient = self.gradient()
+        old = self.gathered[0][1].detach() if len(self.gathered) == 1 else None
         self.gathered.clear()
         if rows is None or gradient is None or learning_rate == 0:
             return
-        old = self.values.index_select(0, rows)
+        if old is None:
+            old = self.values.index_select(0, rows)
         if self.optimizer == "adam":
             first, second = (part.index_select(0, rows) for part in self.state)
             first.lerp_(gradient, 1 - BETA1)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from longtail.parts import Arrays, Network, Table
+from longtail.parts import Arrays, Inputs, Network, Table
 
 
 class WordTower:
@@ -18,11 +18,24 @@ class WordTower:
     module: nn.Module
 
     def __init__(self, start: Arrays, network: Network) -> None:
-        self.words = network.table(start["words"], frozen=network.frozen)
+        self.words = network.table(start["words"].copy(), frozen=network.frozen)  # others start there too
         self.tables: dict[str, Table] = {"words": self.words}
+        self.expected: tuple[NDArray[np.int64], Tensor] | None = None  # words of this step and their vectors
+
+    def expect(self, *inputs: Inputs) -> None:
+        """Gather the vectors of all words that this step will encode at once; nothing is expected of a new step."""
+        self.expected = None
+        if inputs:
+            words = np.unique(np.concatenate([part.words() for part in inputs])).astype(np.int64)
+            self.expected = words, self.words.gather(words)
 
     def gather(self, ids: NDArray[Any]) -> tuple[Tensor, Tensor]:
-        """Gather the vectors of some words: where each word of `ids` stands among them, and the vectors."""
+        """Return where each word of `ids` stands among gathered vectors, and these."""
+        if self.expected is not None:
+            words, vectors = self.expected
+            places = np.searchsorted(words, ids)
+            if np.array_equal(words.take(places, mode="clip"), ids):
+                return torch.from_numpy(places).to(vectors.device), vectors
         words = np.unique(ids).astype(np.int64)
         vectors = self.words.gather(words)
         return torch.from_numpy(np.searchsorted(words, ids)).to(vectors.device), vectors
