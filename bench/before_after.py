@@ -1,6 +1,6 @@
 """Two trees beside each other, in turns: training, and served predictions, as a ratio of medians.
 
-python bench/before_after.py OTHER/src [--rounds 5]      # this tree against the sources of another commit
+python bench/before_after.py OTHER/src [--rounds 5] [--what train]      # this tree against the sources of another commit
 
 Each measurement is a process of its own. `frugal` is trained on LF-MDNSeeAlsoTitles-6K; predictions are those of a
 `frugal` with one epoch on LF-MSDocsSeeAlsoTitles-87K, indexed: one text after the other, and 4,000 in a batch.
@@ -66,13 +66,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("other", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--what", nargs="+", choices=("train", "predict"), default=("train", "predict"))
     arguments = parser.parse_args()
     trees = {"before": arguments.other.resolve(), "after": Path(__file__).resolve().parent.parent / "src"}
     times: dict[str, dict[str, list[float]]] = {name: {} for name in trees}
     with tempfile.TemporaryDirectory() as work:
-        for name, source in trees.items():
-            print(name, measure(source, "make", Path(work) / name), flush=True)
-        for what in ("train", "predict"):
+        if "predict" in arguments.what:
+            for name, source in trees.items():
+                print(name, measure(source, "make", Path(work) / name), flush=True)
+        for what in arguments.what:
             for _ in range(arguments.rounds):
                 for name, source in trees.items():
                     for key, value in measure(source, what, Path(work) / name).items():

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from longtail.errors import ResourceError
+from longtail.machine import keep_freed_memory
 from longtail.parts import below
 from longtail.training.checkpoint import Checkpoint
 from longtail.training.logs import Log
@@ -31,6 +32,7 @@ def run_loop(
     validate: Validate | None = None,
 ) -> None:  # fmt: skip
     """Run a stage, from its checkpoint if there is one."""
+    keep_freed_memory()
     fit, checkpoint = network.fit, None
     if fit.scratch is not None:
         identity = {"recipe": fit.recipe.dump(), "data": fit.fingerprint, "stage": name}

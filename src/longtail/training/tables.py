@@ -30,6 +30,8 @@ class LocalTable:
         else:
             self.state = [torch.zeros(len(values), device=values.device)]
         self.gathered: list[tuple[Tensor, Tensor]] = []  # rows and the leaf that was made of them, in this step
+        # Kept until the next step gathers: memory that is free between two steps would go back to the system.
+        self.spent = False
 
     def gather(self, rows: NDArray[np.int64]) -> Tensor:
         """Take rows for one step; their gradient is wanted unless the table is frozen. Several gathers add up."""
@@ -37,7 +39,8 @@ class LocalTable:
         leaf = self.values.index_select(0, places)
         if not self.frozen and torch.is_grad_enabled():
             leaf.requires_grad_(True)
-            self.gathered.append((places, leaf))
+            before = [] if self.spent else self.gathered
+            self.gathered, self.spent = [*before, (places, leaf)], False
         return leaf
 
     @torch.no_grad()
@@ -45,7 +48,7 @@ class LocalTable:
         """Change the gathered rows by their gradient; `number` counts the steps from one."""
         rows, gradient = self.gradient()
         old = self.gathered[0][1].detach() if len(self.gathered) == 1 else None
-        self.gathered.clear()
+        self.spent = True
         if rows is None or gradient is None or learning_rate == 0:
             return
         if old is None:
@@ -69,7 +72,7 @@ class LocalTable:
     @torch.no_grad()
     def gradient(self) -> tuple[Tensor | None, Tensor | None]:
         """Return the rows that were gathered in this step, each once, and their gradients."""
-        gathered = reversed(self.gathered)  # the last first, as autograd adds
+        gathered = [] if self.spent else reversed(self.gathered)  # the last first, as autograd adds
         parts = [(rows, leaf.grad) for rows, leaf in gathered if leaf.grad is not None]
         if len(parts) < 2:
             return parts[0] if parts else (None, None)
