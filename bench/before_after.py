@@ -1,6 +1,6 @@
 """Two trees beside each other, in turns: training, and served predictions, as a ratio of medians.
 
-python bench/before_after.py OTHER/src [--rounds 5] [--what train]      # this tree against the sources of another commit
+python bench/before_after.py OTHER/src [--rounds 5] [--what train]   # this tree against the sources of another commit
 
 Each measurement is a process of its own. `frugal` is trained on LF-MDNSeeAlsoTitles-6K; predictions are those of a
 `frugal` with one epoch on LF-MSDocsSeeAlsoTitles-87K, indexed: one text after the other, and 4,000 in a batch.

@@ -24,7 +24,8 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "astec": {
         "encoder.dim": 32, "encoder.init": "random", "surrogate.num_clusters": 8, "surrogate.training.epochs": 6,
-        "surrogate.training.batch_size": 64, "training.epochs": 8, "training.batch_size": 64, "training.learning_rate": 0.02,
+        "surrogate.training.batch_size": 64, "training.epochs": 8, "training.batch_size": 64,
+        "training.learning_rate": 0.02,
         "sampler.num_candidates": 20, "sampler.random": 10, "sampler.num_neighbours": 10,
     },
     "inceptionxml": ORDERED | {"encoder.dim": 64, "encoder.channels": 8, "training.epochs": 15},

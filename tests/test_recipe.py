@@ -155,9 +155,12 @@ def test_a_stage_is_added_and_removed_by_its_name(absent):
     assert stages(bare.override("surrogate", "surrogate")) == ["surrogate", "training", "rerank"]  # in its place
     with pytest.raises(RecipeError, match="did you mean 'rerank'"):
         ranked.override("rerank", "renark")
-    for path, value in (("rerank", "renark"), ("rerank.top", 7), ("rerank", "bag"), ("bag", "bag")):
-        with pytest.raises(RecipeError, match=f"no setting '{path.partition('.')[0]}'"):
+    for path, value in (("rerank", "renark"), ("rerank.top", 7), ("rerank", "bag")):
+        with pytest.raises(RecipeError, match="rerank=rerank"):
             plain.override(path, value)
+    for value in ("bag", None):  # no stage
+        with pytest.raises(RecipeError, match="no setting 'bag'"):
+            find_recipe("xmlcnn").override("bag", value)
 
 
 @pytest.mark.parametrize(("name", "old", "new"), OLD_SETTINGS)
@@ -210,7 +213,7 @@ def test_shortlist_is_called_sampler_now():
         ("name.x", 1, "nothing below"),
         ("lexical", "lexicl", "did you mean 'lexical'"),
         ("lexcal", "lexical", "did you mean 'lexical'"),
-        ("training.epochs", 3, "no setting 'training'"),
+        ("training.epochs", 3, "no stage 'training' yet: add it first, --set training=training"),
     ],
 )
 def test_a_wrong_setting_names_the_field_and_the_nearest_name(path, value, message):

@@ -108,7 +108,7 @@ class Term:
         if texts is not None and not states.done:
             self.network.tower.expect(batch.inputs, texts)
         encoded = states().detach() if step.progress < self.objective.detach else states()
-        scores = self.scores(encoded, labels, texts, step)
+        scores = self.scores(encoded, labels, step, texts)
         if excluded.nnz:
             allowed = to_dense(excluded, labels, device) == 0
             mask = allowed if mask is None else mask & allowed
@@ -119,9 +119,10 @@ class Term:
         names, wanted = self.network.points.names, self.classifier.texts(labels)
         return None if names is None or wanted is None else names.take(wanted)
 
-    def scores(self, states: States, labels: NDArray[np.int64], texts: Inputs | None, step: Step) -> Tensor:
-        """Score encoded points against labels: (B, K)."""
+    def scores(self, states: States, labels: NDArray[np.int64], step: Step, texts: Inputs | None = None) -> Tensor:
+        """Score encoded points against labels, with the texts of these where the classifier wants them: (B, K)."""
         states = self._headed(states, step)
+        texts = self._texts(labels) if texts is None else texts
         if texts is None:
             return self.classifier(states, labels, None, step)
         encoded = self.network.states(texts, step.plain())
