@@ -201,9 +201,10 @@ class TrainedNetwork:
         """Compute the loss of some points; `progress` is the share of the steps that is done."""
         step = Step(draw, progress, self, self.augmentations)
         batch: Batch = step.apply("batch", step.apply("words", self.points.take(rows)))
-        self.tower.expect()
         states = Encoded(lambda: self.states(batch.inputs, step))
-        return reduce(torch.add, [term(batch, states, step) for term in self.terms])
+        loss = reduce(torch.add, [term(batch, states, step) for term in self.terms])
+        self.tower.expect()  # nothing more: what was read for this step is old after it
+        return loss
 
     def states(self, inputs: Inputs, step: Step) -> States:
         """Encode texts."""

@@ -23,7 +23,7 @@ class WordTower:
         self.expected: tuple[NDArray[np.int64], Tensor] | None = None  # words of this step and their vectors
 
     def expect(self, *inputs: Inputs) -> None:
-        """Gather the vectors of all words that this step will encode at once; nothing is expected of a new step."""
+        """Gather the vectors of all words that this step will encode at once; no inputs: forget them."""
         self.expected = None
         if inputs:
             words = np.unique(np.concatenate([part.words() for part in inputs])).astype(np.int64)
