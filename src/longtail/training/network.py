@@ -115,8 +115,9 @@ class Term:
         return Scored(scores, to_dense(targets, labels, device), mask)
 
     def _texts(self, labels: NDArray[np.int64]) -> Inputs | None:
-        """Return the label texts that the classifier wants."""
-        names, wanted = self.network.points.names, self.classifier.texts(labels)
+        """Return the label texts that the classifier wants; clusters have none."""
+        names = self.network.points.names if self.partition is None else None
+        wanted = self.classifier.texts(labels)
         return None if names is None or wanted is None else names.take(wanted)
 
     def scores(self, states: States, labels: NDArray[np.int64], step: Step, texts: Inputs | None = None) -> Tensor:
