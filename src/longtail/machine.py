@@ -80,6 +80,14 @@ def keep_freed_memory() -> None:
         mallopt(option, size)
 
 
+def release_freed_memory() -> None:
+    """Give memory that was kept back to the system."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError, TypeError):
+        return
+
+
 def memory_usage() -> tuple[int, int] | None:
     """Return the bytes of memory that this process uses now and the most it ever used, where the system says."""
     try:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from longtail.errors import ResourceError
-from longtail.machine import keep_freed_memory
+from longtail.machine import keep_freed_memory, release_freed_memory
 from longtail.parts import below
 from longtail.training.checkpoint import Checkpoint
 from longtail.training.logs import Log
@@ -38,6 +38,7 @@ def run_loop(
         identity = {"recipe": fit.recipe.dump(), "data": fit.fingerprint, "stage": name}
         checkpoint = Checkpoint(fit.scratch / f"{name}.safetensors", identity)
     Loop(network, settings, patience=patience).run(name, checkpoint=checkpoint, validate=validate)
+    release_freed_memory()
 
 
 class Loop:
