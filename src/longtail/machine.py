@@ -68,24 +68,23 @@ def product(left: Floats, right: Floats) -> Floats:
 
 
 def keep_freed_memory() -> None:
-    """Ask glibc not to give memory back to the system between two steps: to get it anew takes a tenth of a training.
-
-    It has no effect where the C library is another one.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):
-        return
+    """Ask glibc not to give memory back to the system between two steps: to get it anew takes a tenth of a training."""
     for option, size in ((M_MMAP_THRESHOLD, 32 * 2**20), (M_TRIM_THRESHOLD, 512 * 2**20), (M_TOP_PAD, 32 * 2**20)):
-        mallopt(option, size)
+        _glibc("mallopt", option, size)
 
 
 def release_freed_memory() -> None:
     """Give memory that was kept back to the system."""
+    _glibc("malloc_trim", 0)
+
+
+def _glibc(function: str, *arguments: int) -> None:
+    """Call a function of glibc; where the C library is another one, nothing happens."""
     try:
-        ctypes.CDLL(None).malloc_trim(0)
+        call = ctypes.CDLL(None)[function]
     except (AttributeError, OSError, TypeError):
         return
+    call(*arguments)
 
 
 def memory_usage() -> tuple[int, int] | None:

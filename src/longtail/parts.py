@@ -7,7 +7,7 @@ Encoder      → Tower → FrozenTower           texts to vectors
 Head         → BuiltHead → FrozenHead        vectors to vectors, before the label rows
 Sampler      → BuiltSampler → Retriever      which labels a batch, or a query, is scored against
 Classifier   → BuiltClassifier → Scorer      vectors and labels to scores
-Loss         → BuiltLoss                     scores and targets to a number
+Loss                                         scores and targets to a number
 Objective                                    one of each: what a step minimises the weighted sum of
 BatchOrder                                   which points stand side by side in a batch
 Stage                                        one run of the loop, or what comes between two
@@ -31,8 +31,8 @@ from pydantic import Field
 
 from longtail.data.dataset import Split
 from longtail.data.tokens import Words
-from longtail.labels.tree import Clusters
-from longtail.records import Part, record
+from longtail.labels.tree import LABELS_EACH, Clusters
+from longtail.records import Cost, Part, Sizes, record
 from longtail.types import Floats, Ints, LabelMatrix, Progress, Texts
 
 if TYPE_CHECKING:
@@ -243,9 +243,6 @@ class Network(Protocol):
     def table(self, values: Any, *, frozen: bool = False) -> Table:
         """Make a table whose rows are trained as the settings say."""
 
-    def states(self, inputs: Inputs, step: Step) -> States:
-        """Encode texts."""
-
     def vectors(self, inputs: Inputs) -> Floats:
         """Encode texts outside of training."""
 
@@ -443,8 +440,6 @@ class Retriever(Protocol):
 class Classifier(Part):
     """Vectors and labels to scores."""
 
-    reads_label_texts: ClassVar[bool] = False
-
     def build(self, labels: int, width: int, network: Network) -> BuiltClassifier:
         """Make the half that is trained, for so many labels (or clusters) and vectors of that width."""
         raise NotImplementedError
@@ -503,6 +498,12 @@ class Objective(Part):
     weight: float = Field(default=1.0, gt=0)
     over: Literal["labels", "clusters"] = "labels"
     detach: float = Field(default=0.0, ge=0, le=1)
+
+    def total_cost(self, sizes: Sizes) -> Cost:
+        """Add up the cost of its parts; clusters are fewer than labels."""
+        if self.over == "clusters":
+            sizes = replace(sizes, labels=-(-sizes.labels // LABELS_EACH))
+        return super().total_cost(sizes)
 
     def open(
         self, arrays: Mapping[str, NDArray[Any]], tower: FrozenTower, width: int, *,

@@ -55,11 +55,6 @@ class Predictor:
 
     def within(self, text: str, labels: NDArray[np.int64]) -> Ranked:
         """Score chosen labels of one text, all of them where there are vectors; labels ascend."""
-        vectors = self.scorer.vectors
-        if vectors is not None and vectors.retriever is not None:  # its scores exist for its candidates only
-            ranked, scores = self.one(text, self.count)
-            mask = np.isin(ranked, labels)
-            return ranked[mask], scores[mask]
         query = Query([text])
         trained, scores, proposed = self.scorer.within(query, labels[labels < self.labels])
         merged, values = self._with_added(query, trained, scores, proposed)

@@ -93,7 +93,7 @@ class Part:
     direct: ClassVar[tuple[str, ...]] = ()  # lists whose first part is reached without naming the list
 
     def check(self, recipe: Any) -> None:
-        """Refuse a recipe whose other parts do not fit this one; by default none of its own parts may."""
+        """Refuse a recipe whose other parts do not fit this one; by default its own parts are asked."""
         for part in self.parts():
             part.check(recipe)
 

@@ -152,7 +152,7 @@ def test_the_score_of_a_pair_does_not_depend_on_the_other_pairs():
 def test_a_small_and_a_large_blend_choose_by_vectors_and_by_words(plain):
     vectors, lexical = plain.vectors, plain.lexical
     alone = FusedScorer(vectors, lexical, 0.0)
-    assert not alone.both and FusedScorer(vectors, lexical, 0.1).both
+    assert alone.weight == 0 and FusedScorer(None, lexical, 0.0).weight == 1
     labels, scores = vectors.top(Query(TEXTS), 5)
     top = alone.top(Query(TEXTS), 5)
     assert np.array_equal(top.labels, labels) and np.array_equal(top.scores, scores)

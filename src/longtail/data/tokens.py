@@ -64,11 +64,11 @@ class Memo:
         missing = np.flatnonzero(rows < 0)
         if len(missing) == 0:
             return self.bags[rows]
-        fresh = compute([texts[place] for place in missing])
-        if len(missing) == len(texts):
+        fresh, known = compute([texts[place] for place in missing]), np.flatnonzero(rows >= 0)
+        if len(known) == 0:
             return fresh
-        rows[missing] = self.bags.shape[0] + np.arange(len(missing))
-        return sp.csr_array(sp.vstack([self.bags, fresh], format="csr")[rows])
+        back = np.argsort(np.concatenate([known, missing]))  # to the order of the texts
+        return sp.csr_array(sp.vstack([self.bags[rows[known]], fresh], format="csr")[back])
 
 
 @dataclass(frozen=True, eq=False)

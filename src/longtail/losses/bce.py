@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def binary_cross_entropy(scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
+    """Add the cross-entropy of every pair of a point, then average over points."""
+    from torch.nn import functional  # noqa: PLC0415
+
+    each = functional.binary_cross_entropy_with_logits(scores, targets, reduction="none")
+    if mask is not None:
+        each = each * mask
+    return (each.sum(dim=1) * weights).sum() / len(scores)
+
+
 @record
 class Bce(Loss):
     """Add the cross-entropy of every pair of a point, then average over points.
@@ -29,12 +39,7 @@ class Bce(Loss):
 
     def __call__(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
         """Compute the loss."""
-        from torch.nn import functional  # noqa: PLC0415
-
-        each = functional.binary_cross_entropy_with_logits(scores, targets, reduction="none")
-        if mask is not None:
-            each = each * mask
-        return (each.sum(dim=1) * weights).sum() / len(scores)
+        return binary_cross_entropy(scores, targets, mask, weights)
 
 
 @record
@@ -48,5 +53,5 @@ class BceMean(Loss):
 
     def __call__(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
         """Compute the loss."""
-        total = Bce()(scores, targets, mask, weights) * len(scores)
+        total = binary_cross_entropy(scores, targets, mask, weights) * len(scores)
         return total / (scores.numel() if mask is None else mask.sum().clamp_min(1))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from longtail.losses.bce import Bce
+from longtail.losses.bce import binary_cross_entropy
 from longtail.parts import Loss
 from longtail.records import record
 
@@ -53,4 +53,7 @@ class DecoupledBce(Loss):
 
     def __call__(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
         """Compute the loss."""
-        return Decoupled()(scores, targets, mask, weights) + Bce()(scores, targets, mask, weights)
+        from longtail.losses.softmax import decoupled_softmax  # noqa: PLC0415  (torch)
+
+        softmax = decoupled_softmax(scores, targets, mask, weights)
+        return softmax + binary_cross_entropy(scores, targets, mask, weights)

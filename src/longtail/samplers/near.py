@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from longtail.errors import RecipeError
+from longtail.labels.blocks import edge_rows
 from longtail.parts import Network
 from longtail.records import Cost, Sizes, When, record
 from longtail.samplers.batch_pool import CHUNK, BatchPool, BuiltPool
@@ -85,7 +86,7 @@ class BuiltNear(BuiltPool):
 
 def best_entries(matrix: sp.csr_array, most: int) -> sp.csr_array:
     """Keep the largest entries of each row."""
-    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    rows = edge_rows(matrix)
     order = np.lexsort((-matrix.data, rows))
     place = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], np.diff(matrix.indptr))
     kept = order[place < most]

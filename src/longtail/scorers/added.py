@@ -64,14 +64,13 @@ class Additions:
             known = bool(fused.vectors.encoded_one(query).any())
             scores += fused.vectors.score_rows(query, self.vectors, self.bias, best)
             scores += np.float32(UNKNOWN) * unseen
-        weight = 1.0 if fused.vectors is None else fused.blend
-        if fused.words is not None and weight > 0:
+        if fused.words is not None and fused.weight:
             similarity, most = (0.0, 0.0) if proposed is None else (proposed.similarity, proposed.votes)
             share, power = np.float32(fused.words.settings.share or 0), fused.words.settings.power or 1
             votes = similar**power
             near = similar / max(similarity, float(similar.max(initial=0)), 1e-12)
             near_points = votes / max(most, float(votes.max(initial=0)), 1e-12)
-            scores += np.float32(weight) * (share * near + (1 - share) * near_points)
+            scores += fused.weight * (share * near + (1 - share) * near_points)
         labels = np.arange(self.count)
         return (labels, scores) if known else (labels[similar > 0], scores[similar > 0])
 

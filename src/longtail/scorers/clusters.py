@@ -42,8 +42,9 @@ class ClusterRetriever:
 
     def beyond(self, vectors: Floats, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
         """Return the scores of the clusters of labels that are not proposed."""
-        own: Floats = self.scores(vectors)[rows, self.clusters.of[labels]]
-        return own
+        clusters, projected = self.clusters.of[labels], self.head(vectors) if self.head else vectors
+        products = np.einsum("pd,pd->p", projected[rows], self.rows[clusters])
+        return np.asarray(products + self.bias[clusters], np.float32)
 
     def combine(self, by_rows: Floats, own: Floats, starts: NDArray[Any], proposed: NDArray[np.bool_]) -> Floats:
         """Rank by the label rows alone, as the paper does."""

@@ -54,9 +54,9 @@ class FusedScorer:
             raise ModelError("the model has neither words nor vectors to score with; train again")
 
     @property
-    def both(self) -> bool:
-        """Whether vectors and words both have a say."""
-        return self.vectors is not None and self.words is not None and self.blend > 0
+    def weight(self) -> np.float32:
+        """The weight of words: all of it where there are no vectors."""
+        return np.float32(1.0 if self.vectors is None else self.blend)
 
     @property
     def shares_threads(self) -> bool:
@@ -65,7 +65,7 @@ class FusedScorer:
 
     def top(self, query: Query, k: int) -> TopK:
         """Find the k best labels of each text."""
-        if self.vectors is not None and self.words is not None and self.blend > 0:
+        if self.vectors is not None and self.words is not None and self.weight:
             return union(self.vectors, self.words, query, k).top(k, self.blend)
         scorer: Any = self.words if self.vectors is None else self.vectors
         return TopK(*scorer.top(query, k))
@@ -78,13 +78,12 @@ class FusedScorer:
         labels, scores = NONE
         vectors, words = self.vectors, self.words
         if vectors is not None:
-            wide = n + MORE if self.both and vectors.retriever is not None else n
+            wide = n + MORE if words is not None and self.weight and vectors.retriever is not None else n
             labels, scores = vectors.top_one(query, min(wide, len(vectors)))
-        if words is None or not (self.blend > 0 or vectors is None):
+        if words is None or not self.weight:
             return labels, scores, None
         proposed = words.candidates(query, n if vectors is None else n + MORE)
-        weight = np.float32(1.0 if vectors is None else self.blend)
-        by_words = weight * proposed.scores
+        by_words = self.weight * proposed.scores
         if vectors is not None:
             by_words += vectors.score_one(query, proposed.labels)
         return np.concatenate([labels, proposed.labels]), np.concatenate([scores, by_words]), proposed
@@ -95,11 +94,11 @@ class FusedScorer:
         scores, proposed = np.zeros(len(labels), np.float32), None
         if vectors is not None:
             scores += vectors.score_one(query, labels)
-        if words is not None and (self.blend > 0 or vectors is None):
+        if words is not None and self.weight:
             proposed = words.candidates(query, 1, also=labels)
             order = np.argsort(proposed.labels)
             places = order[np.searchsorted(proposed.labels, labels, sorter=order)]
-            scores += np.float32(1.0 if vectors is None else self.blend) * proposed.scores[places]
+            scores += self.weight * proposed.scores[places]
         if vectors is None:
             labels, scores = labels[scores > 0], scores[scores > 0]
         return labels, scores, proposed

@@ -6,7 +6,7 @@ All labels are searched in a store, or only those are scored that a retriever (c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.errors import ModelError
+from longtail.labels.blocks import edge_rows
 from longtail.parts import Arrays, FrozenHead, FrozenTower, LabelStore, Query, Retriever
 from longtail.search.exact import unit
 from longtail.stores.memory import MemoryStore
@@ -130,35 +131,51 @@ class VectorScorer:
 
     def proposed(self, query: Query) -> sp.csr_array:
         """Score what the retriever proposes: (N, L)."""
-        scores: sp.csr_array = query.once(self, "proposed", lambda: self._proposed(query))
+        scores: sp.csr_array = query.once(self, "proposed", lambda: self._combined(query, *self._own(query)))
         return scores
 
-    def _proposed(self, query: Query, also: sp.csr_array | None = None) -> sp.csr_array:
-        """Score what the retriever proposes, and further pairs (N, L) with it."""
-        retriever, vectors = self.retriever, self.tower.encode(query)
-        if retriever is None:
-            raise ModelError("there is no retriever")
-        own: sp.csr_array = query.once(retriever, "own", lambda: retriever.propose(vectors))
-        proposed = np.ones(own.nnz, np.bool_)
-        if also is not None:
-            own, proposed = _with_pairs(own, also, lambda rows, labels: retriever.beyond(vectors, rows, labels))
-        rows = np.repeat(np.arange(len(query)), np.diff(own.indptr))
-        projected = np.concatenate([self.project(vectors[some]) for some in query.blocks(BLOCK)] or [vectors])
-        by_rows = self.store.pairs(projected, rows, own.indices)
-        data = retriever.combine(by_rows, own.data, own.indptr, proposed)
+    def _own(self, query: Query) -> tuple[sp.csr_array, Floats]:
+        """Return what the retriever proposes (N, L), with scores of its own, and the scores of label rows."""
+
+        def compute() -> tuple[sp.csr_array, Floats]:
+            own = self._retriever.propose(self.tower.encode(query))
+            return own, self.store.pairs(self.encoded(query), edge_rows(own), own.indices)
+
+        pairs: tuple[sp.csr_array, Floats] = query.once(self, "own", compute)
+        return pairs
+
+    def _combined(
+        self, query: Query, own: sp.csr_array, by_rows: Floats, proposed: NDArray[np.bool_] | None = None
+    ) -> sp.csr_array:
+        """Let the retriever combine its scores with those of label rows."""
+        proposed = np.ones(own.nnz, np.bool_) if proposed is None else proposed
+        data = self._retriever.combine(by_rows, own.data, own.indptr, proposed)
         return sp.csr_array((data, own.indices, own.indptr), shape=own.shape)
+
+    @property
+    def _retriever(self) -> Retriever:
+        if self.retriever is None:
+            raise ModelError("there is no retriever")
+        return self.retriever
 
     def pairs(self, query: Query, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
         """Score pairs: text rows[i] with labels[i]; rows ascend."""
         if self.retriever is None:
             return self.store.pairs(self.encoded(query), rows, labels)
-        starts = np.searchsorted(rows, np.arange(len(query) + 1))
-        ones = np.ones(len(labels), np.float32)
-        wanted = sp.csr_array((ones, labels, starts), shape=(len(query), len(self)))
-        scored = self._proposed(query, also=wanted)
-        keys = np.repeat(np.arange(len(query)), np.diff(scored.indptr)) * len(self) + scored.indices
-        found: Floats = scored.data[np.searchsorted(keys, rows * len(self) + labels)]
-        return found
+        width, (own, by_rows) = len(self), self._own(query)
+        known, wanted = edge_rows(own) * width + own.indices, rows * width + labels
+        fresh = np.setdiff1d(wanted, known)  # pairs that are not proposed
+        of_query, of_label = np.divmod(fresh, width)
+        keys = np.concatenate([known, fresh])
+        order = np.argsort(keys, kind="stable")
+        keys = keys[order]
+        beyond = self.retriever.beyond(self.tower.encode(query), of_query, of_label)
+        data = np.concatenate([own.data, beyond]).astype(np.float32)[order]
+        all_rows = np.concatenate([by_rows, self.store.pairs(self.encoded(query), of_query, of_label)])[order]
+        starts = np.searchsorted(keys, np.arange(len(query) + 1) * width)
+        both = sp.csr_array((data, keys % width, starts), shape=own.shape)
+        scores: Floats = self._combined(query, both, all_rows, order < own.nnz).data[np.searchsorted(keys, wanted)]
+        return scores
 
     def top_one(self, query: Query, n: int) -> Ranked:
         """Find the n best labels of the only text, best first; none where no word is known."""
@@ -252,20 +269,3 @@ class JoinedScorer(VectorScorer):
         for place, arrays in enumerate(others, 1):
             first |= {f"objective{place}.{name}": array for name, array in arrays.items() if name not in tower}
         return first
-
-
-def _with_pairs(
-    own: sp.csr_array, wanted: sp.csr_array, score: Callable[[NDArray[Any], NDArray[Any]], Floats]
-) -> tuple[sp.csr_array, NDArray[np.bool_]]:
-    """Add pairs (N, L) that are not among the proposals, with scores of their own; and say which are proposals."""
-    width = own.shape[1]
-    keys = np.repeat(np.arange(own.shape[0]), np.diff(own.indptr)) * width + own.indices
-    keys_wanted = np.unique(np.repeat(np.arange(own.shape[0]), np.diff(wanted.indptr)) * width + wanted.indices)
-    fresh = np.setdiff1d(keys_wanted, keys, assume_unique=True)
-    if len(fresh) == 0:
-        return own, np.ones(own.nnz, np.bool_)
-    data = np.concatenate([own.data, score(*np.divmod(fresh, width))]).astype(np.float32)
-    merged = np.concatenate([keys, fresh])
-    order = np.argsort(merged, kind="stable")
-    starts = np.searchsorted(merged[order], np.arange(own.shape[0] + 1) * width)
-    return sp.csr_array((data[order], merged[order] % width, starts), shape=own.shape), order < own.nnz

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from longtail.errors import RecipeError
+from longtail.labels.blocks import edge_rows
 from longtail.parts import (
     Arrays,
     Batch,
@@ -264,7 +265,7 @@ def device_of(settings: LoopSettings) -> torch.device:
 def to_dense(matrix: sp.csr_array, labels: NDArray[np.int64], device: torch.device) -> Tensor:
     """Lay the entries of a batch (B, L) out over its candidates: (B, K); what is not among them is left out."""
     out = np.zeros((matrix.shape[0], len(labels)), np.float32)
-    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    rows = edge_rows(matrix)
     places = np.searchsorted(labels, matrix.indices)
     mask = np.append(labels, -1)[places] == matrix.indices
     out[rows[mask], places[mask]] = matrix.data[mask]

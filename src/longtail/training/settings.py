@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 
-from longtail.parts import BatchOrder
+from longtail.parts import BatchOrder, Stage
 from longtail.records import Part, record, replaced
 from longtail.training.orders import Shuffled
 
@@ -49,3 +49,18 @@ class LoopSettings(Part):
         """Return the same settings with a share of the steps, to choose by."""
         fewer = replaced(self, "epochs", max(1, round(share * self.epochs)))
         return replaced(fewer, "min_steps", round(share * self.min_steps))
+
+
+@record
+class LoopStage(Stage):
+    """A stage that runs the loop with settings of its own."""
+
+    training: LoopSettings = LoopSettings()
+
+    def steps(self, points: int) -> tuple[int, float]:
+        """Return the points of a step, and how often each point is looked at."""
+        return self.training.steps(points)
+
+    def shortened(self, share: float) -> Self:
+        """Return the same stage with a share of its steps."""
+        return replaced(self, "training", self.training.shortened(share))

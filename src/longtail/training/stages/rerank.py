@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from pydantic import Field
 
 from longtail.files import matrix_arrays
-from longtail.parts import Fit, Query, Sampler, Scorer, Stage, below
-from longtail.records import named, record, replaced
+from longtail.parts import Fit, Query, Sampler, Scorer, below
+from longtail.records import named, record
 from longtail.scorers.reranked import RerankedScorer
-from longtail.training.settings import LoopSettings
+from longtail.training.settings import LoopSettings, LoopStage
 from longtail.training.stages.training import prepared
 from longtail.types import LabelMatrix, rows_of, without
 
@@ -22,7 +22,7 @@ BLOCK = 1024  # points whose candidates are found at once
 
 
 @record
-class Rerank(Stage):
+class Rerank(LoopStage):
     """A second network, trained on what the first one finds for the training points, ranks the `top` best again."""
 
     part: ClassVar[str] = "rerank"
@@ -30,14 +30,6 @@ class Rerank(Stage):
     top: int = Field(default=200, ge=1)
     sampler: Sampler = Field(default_factory=lambda: named("batch_pool", random=200, hard=20))
     training: LoopSettings = LoopSettings(epochs=10, learning_rate=0.002, schedule="step", decay_every=0.8)
-
-    def steps(self, points: int) -> tuple[int, float]:
-        """Return the points of a step, and how often each point is looked at."""
-        return self.training.steps(points)
-
-    def shortened(self, share: float) -> Self:
-        """Return the same stage with a share of its steps."""
-        return replaced(self, "training", self.training.shortened(share))
 
     def run(self, fit: Fit) -> Fit:
         """Train the second network."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from pydantic import Field
 
 from longtail.labels.tree import partition
-from longtail.parts import Fit, Objective, Stage
-from longtail.records import named, record, replaced
-from longtail.training.settings import LoopSettings
+from longtail.parts import Fit, Objective
+from longtail.records import Cost, Sizes, named, record
+from longtail.training.settings import LoopSettings, LoopStage
 from longtail.training.stages.training import prepared
 from longtail.types import without
 
@@ -23,7 +23,7 @@ def score_clusters() -> Objective:
 
 
 @record
-class Surrogate(Stage):
+class Surrogate(LoopStage):
     """The encoder learns clusters of labels instead of labels; with `freeze` it stays as it is afterwards."""
 
     part: ClassVar[str] = "surrogate"
@@ -35,13 +35,9 @@ class Surrogate(Stage):
     training: LoopSettings = LoopSettings(learning_rate=0.01, schedule="step", decay_every=0.7)
     freeze: bool = True
 
-    def steps(self, points: int) -> tuple[int, float]:
-        """Return the points of a step, and how often each point is looked at."""
-        return self.training.steps(points)
-
-    def shortened(self, share: float) -> Self:
-        """Return the same stage with a share of its steps."""
-        return replaced(self, "training", self.training.shortened(share))
+    def total_cost(self, sizes: Sizes) -> Cost:
+        """Add up the cost of its parts: labels are clusters here."""
+        return super().total_cost(replace(sizes, labels=min(sizes.labels, self.num_clusters)))
 
     def run(self, fit: Fit) -> Fit:
         """Train the encoder."""
