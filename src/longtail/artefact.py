@@ -62,7 +62,7 @@ def build_artefact(
     own = {name for name in config["files"] if OWN.fullmatch(name)}  # is built anew
     verify_files(folder, {name: value for name, value in config["files"].items() if name not in own})
     model = Model.load(folder, verify=False)
-    if model.vectors is None or model.vectors.retriever is not None:
+    if model.vectors is None or not model.vectors.searchable:
         return None
     store = model.vectors.store
     vectors = store.take(slice(None))
@@ -150,7 +150,7 @@ def _powers(ivf: HNSW | IVF) -> tuple[int, ...]:
 def open_artefact(folder: Path, model: Model, config: Mapping[str, Any]) -> tuple[Any, IndexInfo | None]:
     """Open the vectors of a model as its index file says; without one they are searched as they were trained."""
     scorer = model.vectors
-    if scorer is None or "index" not in config or scorer.retriever is not None:
+    if scorer is None or "index" not in config or not scorer.searchable:
         return scorer, None
     try:
         info = IndexInfo(**config["index"])

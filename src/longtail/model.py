@@ -39,11 +39,12 @@ from longtail.parts import Scorer, Tokenizer, below
 from longtail.predictions import Predictor
 from longtail.probabilities import Probabilities
 from longtail.recipe import Recipe, recipe_of
+from longtail.scorers.ensemble import EnsembleScorer
 from longtail.scorers.fused import FusedScorer
 from longtail.scorers.lexical import LexicalScorer
 from longtail.types import LabelMatrix, Texts, TopK
 
-SCHEMA = 2
+SCHEMA = 3
 WEIGHTS = "weights.safetensors"
 
 
@@ -209,7 +210,14 @@ class Model:
 
 
 def open_scorer(recipe: Recipe, arrays: Mapping[str, NDArray[Any]], tokenizer: Any) -> Scorer:
-    """Put the scorer by vectors of a model file together: each part opens what it wrote."""
+    """Put the scorer by vectors of a model file together, of all members of an ensemble."""
+    first = _open_member(recipe, arrays, tokenizer)
+    others = [_open_member(recipe, below(arrays, f"member{place}."), tokenizer) for place in range(1, recipe.ensemble)]
+    return EnsembleScorer(first, tuple(others)) if others else first
+
+
+def _open_member(recipe: Recipe, arrays: Mapping[str, NDArray[Any]], tokenizer: Any) -> Scorer:
+    """Put one scorer together: each part opens what it wrote."""
     encoder = recipe.encoder
     if encoder is None:
         raise ModelError("the recipe has no encoder; train again")

@@ -31,9 +31,10 @@ from pydantic import Field
 
 from longtail.data.dataset import Split
 from longtail.data.tokens import Words
+from longtail.errors import RecipeError
 from longtail.labels.tree import LABELS_EACH, Clusters
 from longtail.records import Cost, Part, Sizes, record
-from longtail.types import Floats, Ints, LabelMatrix, Progress, Texts
+from longtail.types import Floats, Ints, LabelMatrix, Progress, Texts, without
 
 if TYPE_CHECKING:
     import torch
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 Place = Literal["dataset", "words", "batch", "embeddings", "states", "contexts"]
+TextsAs = Literal["tower", "head", "words"]  # up to the head, through it as points go, or as sums of word vectors
+DRAWN = "drawn"  # where a step remembers the labels that its points were drawn for
 Replace = Callable[[NDArray[Any]], NDArray[Any]]
 
 
@@ -98,10 +101,17 @@ class Points:
     excluded: LabelMatrix  # (N, L) pairs that must not be learnt from
     weights: Floats  # (N,)
     names: Inputs | None = None  # (L,)
+    partition: Clusters | None = None  # where targets are those of clusters
 
     def take(self, rows: NDArray[np.int64]) -> Batch:
         """Select a batch."""
         return Batch(rows, self.inputs.take(rows), self.targets[rows], self.excluded[rows], self.weights[rows])
+
+    def clustered(self, partition: Clusters) -> Points:
+        """Learn clusters of labels instead of labels; a cluster with a positive is one."""
+        targets = partition.targets(self.targets)
+        excluded = without(partition.targets(self.excluded), targets)
+        return replace(self, targets=targets, excluded=excluded, partition=partition, names=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +123,11 @@ class Batch:
     targets: LabelMatrix  # (B, L)
     excluded: LabelMatrix  # (B, L)
     weights: Floats  # (B,)
+
+    def clustered(self, partition: Clusters) -> Batch:
+        """Learn clusters of labels instead of labels; a cluster with a positive is one."""
+        targets = partition.targets(self.targets)
+        return replace(self, targets=targets, excluded=without(partition.targets(self.excluded), targets))
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,8 +191,10 @@ class Fit:
     scratch: Path | None = None
     fingerprint: str = ""
     progress: Progress | None = None
-    tower: Tower | None = None  # trained by the stages before
+    before: Network | None = None  # what the stages before have trained
     frozen: bool = False  # whether the tower stays as it is
+    partition: Clusters | None = None  # of the labels, where a stage has made one
+    graph: sp.csr_array | None = None  # of the labels, where a stage has pruned it
     scorer: Scorer | None = None  # what the stages so far have made
 
     @property
@@ -240,6 +257,10 @@ class Network(Protocol):
     def tower(self) -> Tower:
         """The encoder."""
 
+    @property
+    def terms(self) -> Sequence[Any]:
+        """The objectives, made ready."""
+
     def table(self, values: Any, *, frozen: bool = False) -> Table:
         """Make a table whose rows are trained as the settings say."""
 
@@ -261,6 +282,7 @@ class Encoder(Part):
 
     min_batch: ClassVar[int] = 1  # points that a batch must have
     sums_words: ClassVar[bool] = False  # whether vectors are sums of the table "words", so that rows can start there
+    has_words: ClassVar[bool] = False  # whether there is a table "words" that texts of labels can be sums of
 
     @property
     def width(self) -> int:
@@ -307,6 +329,12 @@ class Tower(Protocol):
     def embed(self, inputs: Any) -> Tensor:
         """Look up the words of a batch, before anything is done with them."""
 
+    def bags(self, names: Any, partition: Clusters | None = None) -> Inputs:
+        """Weigh the words of label texts, or of clusters of labels, for `sums`; for encoders with a table of words."""
+
+    def sums(self, bags: Any) -> Tensor:
+        """Sum the vectors of the words of bags: (B, D)."""
+
     def expect(self, *inputs: Any) -> None:
         """Make ready for what this step will encode, to read shared rows once; it may do nothing."""
 
@@ -331,6 +359,9 @@ class FrozenTower(Protocol):
     def encode_one(self, query: Query) -> Floats:
         """Encode the only text of a query, the quick way: (D,)."""
 
+    def sums(self, query: Query) -> Floats:
+        """Sum the vectors of the words of texts: (N, D); for encoders with a table of words."""
+
     def operations(self) -> int:
         """Count the operations for one text."""
 
@@ -340,6 +371,10 @@ class FrozenTower(Protocol):
 
 class Head(Part):
     """Vectors to vectors, between the encoder and the label rows of one objective."""
+
+    def out_width(self, width: int) -> int:
+        """Return the dimension of what comes out, for vectors of that width."""
+        return width
 
     def build(self, width: int, network: Network) -> BuiltHead:
         """Make the half that is trained."""
@@ -372,6 +407,8 @@ class FrozenHead(Protocol):
 
 class Sampler(Part):
     """Which labels a batch is scored against."""
+
+    scores_probabilities: ClassVar[bool] = False  # whether served scores are logarithms of probabilities
 
     def build(self, network: Network) -> BuiltSampler:
         """Make ready for the points of a network."""
@@ -418,11 +455,19 @@ class Retriever(Protocol):
     def beyond(self, vectors: Floats, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
         """Return its own scores of pairs that it does not propose: text rows[i] with labels[i]."""
 
-    def combine(self, by_rows: Floats, own: Floats, starts: NDArray[Any], proposed: NDArray[np.bool_]) -> Floats:
-        """Combine the scores of label rows with its own; the pairs of text i begin at starts[i].
+    def combine(
+        self, by_rows: Floats, own: Floats, starts: NDArray[Any], proposed: NDArray[np.bool_], *, cosine: bool = False
+    ) -> Floats:
+        """Combine the scores of label rows, which may be cosines, with its own; the pairs of text i begin at starts[i].
 
         `proposed` is False for pairs that it was asked about beyond its proposals.
         """
+
+    def additive(self, scores: Floats) -> Floats:
+        """Turn combined scores into what the members of an ensemble add up."""
+
+    def score_new(self, products: Floats, cosines: Floats, best: float) -> Floats:
+        """Score labels that came after training; the best trained label of the text has the score `best`."""
 
     def choose(self, scorer: Any, quality: Callable[[Any], float]) -> Retriever:
         """Settle what validation points decide; `quality` measures a scorer on them."""
@@ -440,8 +485,12 @@ class Retriever(Protocol):
 class Classifier(Part):
     """Vectors and labels to scores."""
 
-    def build(self, labels: int, width: int, network: Network) -> BuiltClassifier:
-        """Make the half that is trained, for so many labels (or clusters) and vectors of that width."""
+    def in_width(self, encoder: Any) -> int | None:
+        """Return the dimension that the vectors of points must have; None: any."""
+        return None
+
+    def build(self, points: Points, width: int, network: Network) -> BuiltClassifier:
+        """Make the half that is trained, for the labels (or clusters) of points and vectors of that width."""
         raise NotImplementedError
 
     def open(
@@ -461,8 +510,8 @@ class BuiltClassifier(Protocol):
         """The small parameters that every step changes."""
 
     @property
-    def texts_through_head(self) -> bool:
-        """Whether label texts pass the head as points do."""
+    def texts_as(self) -> TextsAs:
+        """How label texts are encoded."""
 
     def texts(self, labels: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Return the labels whose texts are to be encoded; None: no texts."""
@@ -499,6 +548,17 @@ class Objective(Part):
     over: Literal["labels", "clusters"] = "labels"
     detach: float = Field(default=0.0, ge=0, le=1)
 
+    def check(self, recipe: Any) -> None:
+        """Ask for a head that gives what the classifier takes."""
+        super().check(recipe)
+        width, needed = recipe.encoder.width, self.classifier.in_width(recipe.encoder)
+        width = width if self.head is None else self.head.out_width(width)
+        if needed not in (None, width):
+            raise RecipeError(
+                f"{recipe.name}: {self.classifier.part} takes vectors of {needed} dimensions and gets {width}: "
+                "use a head that gives so many, such as convolved"
+            )
+
     def total_cost(self, sizes: Sizes) -> Cost:
         """Add up the cost of its parts; clusters are fewer than labels."""
         if self.over == "clusters":
@@ -511,7 +571,7 @@ class Objective(Part):
     ) -> Scorer:  # fmt: skip
         """Make what is served of this objective; `over` is the recipe's objective over clusters."""
         head = None if self.head is None else self.head.open(arrays, "head", width)
-        scorer = self.classifier.open(arrays, tower, head, width)
+        scorer = self.classifier.open(arrays, tower, head, width if self.head is None else self.head.out_width(width))
         retriever = self.sampler.open(arrays, width, over) if led else None
         return scorer if retriever is None else scorer.led(retriever)
 
@@ -658,6 +718,10 @@ class Scorer(Protocol):
         """What proposes labels, where not all are searched."""
 
     @property
+    def searchable(self) -> bool:
+        """Whether labels are found by a search in the store."""
+
+    @property
     def shares_threads(self) -> bool:
         """Whether several threads may search side by side."""
 
@@ -690,6 +754,9 @@ class Scorer(Protocol):
 
     def with_store(self, store: LabelStore) -> Scorer:
         """Return the same scorer with label vectors that are kept elsewhere."""
+
+    def additive(self, scores: Floats) -> Floats:
+        """Turn scores into what the members of an ensemble add up."""
 
     def join(self, others: Sequence[Any], weights: Sequence[float]) -> Scorer:
         """Return a scorer whose scores are the weighted sums of these."""

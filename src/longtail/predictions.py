@@ -50,7 +50,7 @@ class Predictor:
         """Add the new labels."""
         if self.added is None:
             return labels, scores
-        new, values = self.added.scores(query, self.scorer, proposed, float(scores.max(initial=0)))
+        new, values = self.added.scores(query, self.scorer, proposed, float(scores.max()) if len(scores) else 0.0)
         return np.concatenate([labels, new + self.labels]), np.concatenate([scores, values])
 
     def within(self, text: str, labels: NDArray[np.int64]) -> Ranked:

@@ -13,13 +13,17 @@ import pydantic
 
 from longtail.errors import RecipeError, nearest
 from longtail.parts import Augmentation, Encoder, Objective, Stage, Voice
-from longtail.records import PARTS, Part, When, create, imported, part_of, record, replaced
+from longtail.records import PARTS, Cost, Part, Sizes, When, create, imported, part_of, record, replaced
 
 RECIPES = {
     "frugal": "longtail.recipes.frugal:frugal",
     "astec": "longtail.recipes.astec:astec",
+    "decaf": "longtail.recipes.decaf:decaf",
+    "eclare": "longtail.recipes.eclare:eclare",
+    "siamesexml": "longtail.recipes.siamesexml:siamesexml",
     "inceptionxml": "longtail.recipes.inceptionxml:inceptionxml",
     "inceptionxml_plus": "longtail.recipes.inceptionxml:inceptionxml_plus",
+    "inceptionxml_lf": "longtail.recipes.inceptionxml_lf:inceptionxml_lf",
     "xmlcnn": "longtail.recipes.xmlcnn:xmlcnn",
     "knn": "longtail.recipes.knn:knn",
 }
@@ -34,6 +38,7 @@ class Recipe(Part):
     direct: ClassVar[tuple[str, ...]] = ("objectives",)
     name: str
     seed: int = pydantic.Field(default=0, ge=0, lt=2**31)
+    ensemble: int = pydantic.Field(default=1, ge=1, le=20)  # fits with other seeds whose scores are averaged
     augment: tuple[Augmentation, ...] = ()
     encoder: Encoder | None = None
     objectives: tuple[Objective, ...] = ()  # what a step minimises the sum of; the first is about labels
@@ -48,6 +53,8 @@ class Recipe(Part):
         if self.trains and not (self.encoder and self.objectives and self.stages):
             absent = next(name for name in ("encoder", "objectives", "stages") if not self.fields()[name])
             raise RecipeError(f"{self.name}: a recipe that trains needs an encoder, objectives and stages; no {absent}")
+        if self.ensemble > 1 and not self.trains:
+            raise RecipeError(f"{self.name}: an ensemble needs weights that chance decides, and this recipe has none")
         if self.objectives and self.objectives[0].over != "labels":
             raise RecipeError(f"{self.name}: the first objective must be over labels")
         for augmentation in self.augment:
@@ -60,6 +67,18 @@ class Recipe(Part):
         """Return when validation points settle a setting; the weight of words waits for the weights of vectors."""
         blends = self.trains and self.lexical is not None and self.blend is None
         return max(super().undecided(), When.AFTER if blends else When.NEVER)
+
+    def total_cost(self, sizes: Sizes) -> Cost:
+        """Add up the cost of all members: each is served, one at a time is trained."""
+        one, more = super().total_cost(sizes), self.ensemble - 1
+        return one + Cost(memory=more * one.disk, disk=more * one.disk, seconds=more * one.seconds)
+
+    def members(self) -> list[Recipe]:
+        """Return the recipe of each member of an ensemble, with seeds that no other seed's ensemble has."""
+        if self.ensemble == 1:
+            return [self]
+        seeds = [self.seed * self.ensemble + member for member in range(self.ensemble)]
+        return [replaced(replaced(self, "ensemble", 1), "seed", seed) for seed in seeds]
 
     @property
     def trains(self) -> bool:

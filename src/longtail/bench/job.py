@@ -16,31 +16,27 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 import longtail
 from longtail.bench.changes import job_data, shuffled
 from longtail.bench.peers import run_peer
 from longtail.bench.suite import Job, recipe_for
-from longtail.data.dataset import Dataset, Split
+from longtail.data.dataset import Dataset
 from longtail.errors import LongtailError
 from longtail.files import read_json, write_json
 from longtail.index import Index
 from longtail.labels.propensity import Propensity
 from longtail.machine import memory_usage, threads
 from longtail.metrics import evaluate
-from longtail.model import Model
 from longtail.pipeline import fit
-from longtail.types import Progress, TopK, best_of
+from longtail.types import Progress
 
-ENSEMBLE_K = 100  # labels of each member that an ensemble adds up
 LATENCY_TEXTS, WARM_UP = 200, 20  # texts that are timed, and texts before them
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 
@@ -66,82 +62,52 @@ def run(job: Job, scratch: Path, progress: Progress | None = None) -> dict[str, 
 
 
 def _run_recipe(job: Job, data: Dataset, scratch: Path, work: Path, progress: Progress | None) -> dict[str, Any]:
-    """Fit the recipe, or all members of an ensemble, and evaluate."""
-    models = []
+    """Fit the recipe and evaluate."""
     clock = _Clock(scratch / "spent.json")
-    for member in range(job.ensemble):
-        recipe = recipe_for(replace(job, seed=job.seed * job.ensemble + member))
-        # A separate folder for each model, so that a checkpoint of other settings or data is never loaded.
-        folder = scratch / f"{data.train.fingerprint[:12]}-{member}"
-        models.append(fit(recipe, data.train, scratch=folder, progress=clock.watching(progress)))
+    # A folder for each data set, so that a checkpoint of other data is never loaded.
+    folder = scratch / data.train.fingerprint[:12]
+    model = fit(recipe_for(job), data.train, scratch=folder, progress=clock.watching(progress))
     spent = clock.spent()
     peak = (memory_usage() or (0, 0))[1]
-    for member, model in enumerate(models):
-        model.save(work / f"model-{member}")
+    model.save(work / "model")
     began = time.perf_counter()
-    top = predictions(models, data.test)
+    top = model.predict_split(data.test)
     batch = time.perf_counter() - began
-    first = models[0]
-    measured = evaluate(
-        top, data.test.targets, train_frequencies=first.frequencies, train_points=first.points,
-        propensity=Propensity.of(data.name),
-    )  # fmt: skip
+    facts: dict[str, Any] = {"train_frequencies": model.frequencies, "train_points": model.points}
+    facts["propensity"] = Propensity.of(data.name)
+    measured = evaluate(top, data.test.targets, **facts)
     shuffling: dict[str, float] = {}
     if job.shuffled:
-        permuted = evaluate(
-            predictions(models, shuffled(data.test, job.seed)), data.test.targets,
-            train_frequencies=first.frequencies, train_points=first.points, propensity=Propensity.of(data.name),
-        )  # fmt: skip
+        permuted = evaluate(model.predict_split(shuffled(data.test, job.seed)), data.test.targets, **facts)
         shuffling = {f"{name} shuffled": round(permuted.values[name], 4) for name in ("P@1", "PSP@5")}
     size = sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
     texts = data.test.need_texts("latency")[:LATENCY_TEXTS].tolist()
     return measured.to_dict() | {
         **spent,
         **shuffling,
-        "mflops": round(sum(model.vectors.operations() for model in models if model.vectors) / 1e6, 3),
+        "mflops": round(model.vectors.operations() / 1e6, 3) if model.vectors else 0.0,
         "peak_mb": round(peak / 1e6, 1),
         "model_mb": round(size / 1e6, 2),
-        "latency_ms": _latency_in_process(sorted(work.iterdir()), texts),
+        "latency_ms": _latency_in_process(work / "model", texts),
         "batch_seconds": round(batch, 3),
     }
 
 
-def predictions(models: list[Model], test: Split, k: int = 5) -> TopK:
-    """Predict with one model, or add up the softmax over each row of the scores of several, as Astec-3 does."""
-    if len(models) == 1:
-        return models[0].predict_split(test, k)
-    rows, labels, values = [], [], []
-    for model in models:
-        top = model.predict_split(test, min(ENSEMBLE_K, len(test.labels)))
-        mask = top.labels >= 0
-        best = np.where(mask.any(1), top.scores.max(1, initial=-np.inf), 0)
-        shares = np.exp(top.scores - best[:, None])  # exp(-inf) is 0: padding adds nothing
-        shares /= np.maximum(shares.sum(1, keepdims=True), np.finfo(np.float32).tiny)
-        rows.append(np.nonzero(mask)[0])
-        labels.append(top.labels[mask])
-        values.append(shares[mask])
-    cells = np.concatenate(rows), np.concatenate(labels)
-    total = sp.csr_array((np.concatenate(values), cells), shape=(len(test), len(test.labels)))  # adds up equal cells
-    return best_of(total, k, test.labels.texts)
-
-
-def latency(models: list[Index], texts: list[str]) -> float:
+def latency(model: Index, texts: list[str]) -> float:
     """Return the median milliseconds of one query, after a warm-up."""
     for text in texts[:WARM_UP]:
-        for model in models:
-            model.predict([text])
+        model.predict([text])
     seconds = []
     for text in texts:
         began = time.perf_counter()
-        for model in models:
-            model.predict([text])
+        model.predict([text])
         seconds.append(time.perf_counter() - began)
     return round(1000 * float(np.median(seconds)), 4) if seconds else 0.0
 
 
-def _latency_in_process(folders: list[Path], texts: list[str]) -> float:
-    """Measure the latency of the saved models in a new process with one thread, as in a service."""
-    request = json.dumps({"models": [str(folder) for folder in folders], "texts": texts})
+def _latency_in_process(folder: Path, texts: list[str]) -> float:
+    """Measure the latency of the saved model in a new process with one thread, as in a service."""
+    request = json.dumps({"model": str(folder), "texts": texts})
     command = [sys.executable, "-m", "longtail.bench.job", "latency"]
     done = subprocess.run(
         command, input=request, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | ONE_THREAD
@@ -210,7 +176,7 @@ def _main() -> None:
     """Serve one request."""
     if sys.argv[1:] == ["latency"]:
         request = json.load(sys.stdin)
-        sys.stdout.write(json.dumps(latency([Index.load(path) for path in request["models"]], request["texts"])))
+        sys.stdout.write(json.dumps(latency(Index.load(request["model"]), request["texts"])))
         return
     request = json.loads(sys.stdin.readline())
     threading.Thread(target=_exit_with_parent, daemon=True).start()

@@ -35,7 +35,7 @@ _config = pydantic.ConfigDict(extra="forbid", strict=False)
 
 @checked(frozen=True, kw_only=True, config=_config)
 class Run:
-    """A recipe with settings; `ensemble` sums the scores of that many seeds."""
+    """A recipe with settings; `ensemble` averages the scores of that many seeds."""
 
     name: str
     recipe: str
@@ -175,6 +175,7 @@ def recipe_for(job: Job) -> Recipe:
     recipe = find_recipe(job.recipe if job.kind == "recipe" else f"knn+{job.recipe}")
     for path, value in job.settings.items():
         recipe = recipe.override(path if job.kind == "recipe" else f"augment.0.{path}", value)
+    recipe = recipe if job.ensemble == 1 else recipe.override("ensemble", job.ensemble)
     return recipe.override("seed", job.seed)
 
 

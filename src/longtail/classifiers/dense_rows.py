@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from longtail.parts import Classifier, FrozenHead, FrozenTower, Network, States, Step, Table
+from longtail.classifiers.products import log_prior
+from longtail.parts import Classifier, FrozenHead, FrozenTower, Network, Points, States, Step, Table, TextsAs
 from longtail.records import record
 from longtail.scorers.vectors import Projection, VectorScorer
 from longtail.stores.memory import MemoryStore
@@ -24,11 +25,12 @@ class DenseRows(Classifier):
     """A linear layer with a bias; all its rows are trained in every step."""
 
     part: ClassVar[str] = "dense_rows"
+    bias_init: Literal["zero", "prior"] = "prior"  # prior: at the logarithm of how rare a cluster is
     dropout: float = Field(default=0.5, ge=0, lt=1)  # before the rows
 
-    def build(self, labels: int, width: int, network: Network) -> BuiltDenseRows:
+    def build(self, points: Points, width: int, network: Network) -> BuiltDenseRows:
         """Make the layer."""
-        return BuiltDenseRows(self, labels, width)
+        return BuiltDenseRows(self, points, width)
 
     def open(
         self, arrays: Mapping[str, NDArray[Any]], tower: FrozenTower, head: FrozenHead | None, width: int
@@ -40,15 +42,15 @@ class DenseRows(Classifier):
 class BuiltDenseRows:
     """The layer while it is trained."""
 
-    texts_through_head: ClassVar[bool] = False
+    texts_as: ClassVar[TextsAs] = "tower"
 
-    def __init__(self, settings: DenseRows, labels: int, width: int) -> None:
+    def __init__(self, settings: DenseRows, points: Points, width: int) -> None:
         from torch import nn  # noqa: PLC0415
 
         self.settings, self.tables = settings, dict[str, Table]()
-        self.module = nn.Linear(width, labels)
+        self.module = nn.Linear(width, points.targets.shape[1])
         nn.init.xavier_uniform_(self.module.weight)
-        nn.init.zeros_(self.module.bias)
+        nn.init.constant_(self.module.bias, log_prior(points) if settings.bias_init == "prior" else 0.0)
 
     def texts(self, labels: NDArray[np.int64]) -> None:
         """Ask for no label texts."""

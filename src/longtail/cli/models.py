@@ -42,6 +42,9 @@ def train(
         list[str] | None, typer.Option("--set", help="Change a setting: --set lexical.neighbours=20.")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same model; 0 if not given.")] = None,
+    ensemble: Annotated[
+        int | None, typer.Option(min=1, help="Fit so many models with other seeds and average their scores.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the estimated memory, time and disk, and stop.")
     ] = False,
@@ -52,7 +55,8 @@ def train(
     from longtail.pipeline import estimate, evaluate, fit, need_memory
     from longtail.recipe import find_recipe
 
-    settings = with_settings(find_recipe(recipe), [*(set_ or []), *([] if seed is None else [f"seed={seed}"])])
+    more = [f"{name}={value}" for name, value in (("seed", seed), ("ensemble", ensemble)) if value is not None]
+    settings = with_settings(find_recipe(recipe), [*(set_ or []), *more])
     if (out / "config.json").exists() and not force and not dry_run:
         raise DataError(
             "a finished model is here", file=out, remedy="pass --force to replace it, or choose another --out"

@@ -32,6 +32,7 @@ class Bag(Encoder):
     part: ClassVar[str] = "bag"
     renamed: ClassVar[Mapping[str, str]] = {"start": "init", "residual": "head, a part of the objective"}
     sums_words: ClassVar[bool] = True
+    has_words: ClassVar[bool] = True
     dim: int = Field(default=256, ge=1, le=8192)
     dropout: float = Field(default=0.5, ge=0, lt=1)
     relu: bool = False
@@ -97,6 +98,10 @@ class FrozenBag:
         """Add up word vectors."""
         vector: Floats = weights @ self.vectors.take(words, axis=0)
         return np.maximum(vector, 0, out=vector) if self.relu else vector
+
+    def sums(self, query: Query) -> Floats:
+        """Sum the vectors of the words of texts: (N, D)."""
+        return np.asarray(self._inputs(query).matrix @ self.vectors, np.float32)
 
     def operations(self) -> int:
         """Count the operations for a text of ten words."""

@@ -1,4 +1,4 @@
-"""VECTORS → VECTORS: the residual layer before label rows; as arrays it needs no torch."""
+"""VECTORS → VECTORS: residual layers before label rows; as arrays they need no torch."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ class Residual(Head):
     part: ClassVar[str] = "residual"
     activation: Activation = "relu"
     norm: Literal["spectral", "batchnorm"] = "spectral"
+    radius: bool = False  # whether a learnt number, 1 at the start, scales the layer, as in SiameseXML
     dropout: float = Field(default=0.5, ge=0, lt=1)
 
     def build(self, width: int, network: Network) -> BuiltHead:
@@ -60,13 +61,70 @@ class FrozenResidual:
         """Pass vectors (N, D), or one (D,), through."""
         inner = product(vectors, self.weight.T) if vectors.ndim == 2 else vectors @ self.weight.T
         inner += self.bias
-        if self.activation == "relu":
-            np.maximum(inner, 0, out=inner)
-        else:
-            inner = inner * (0.5 + 0.5 * erf(inner / np.float32(np.sqrt(2))))
+        inner = activated(inner, self.activation)
         return np.asarray(inner * self.scale + self.shift + vectors, np.float32)
 
     def arrays(self, name: str) -> Arrays:
         """Name the arrays for a model file."""
         arrays = {"weight": self.weight, "bias": self.bias, "scale": self.scale, "shift": self.shift}
         return {f"{name}.{key}": value for key, value in arrays.items()}
+
+
+@record
+class Gated(Head):
+    """a · A drop(activation(v)) + b · v, where A is spectral-normed and the identity at the start.
+
+    With the gates "each" a and b are sigmoids of a learnt number for each dimension, which start at one half (DECAF,
+    InceptionXML-LF); with "one" a is one learnt number that starts at 1, and b is 1 (ECLARE). `last` adds a relu and
+    dropout, as points have them. References: methods §5.3, §5.5, §5.6.
+    """
+
+    part: ClassVar[str] = "gated"
+    activation: Activation = "relu"
+    gates: Literal["each", "one"] = "each"
+    dropout: float = Field(default=0.2, ge=0, lt=1)
+    last: bool = False
+
+    def build(self, width: int, network: Network) -> BuiltHead:
+        """Make the layer in torch."""
+        from longtail.encoders.towers.residual import GatedLayer  # noqa: PLC0415  (torch)
+
+        return GatedLayer(self, width)
+
+    def open(self, arrays: Mapping[str, NDArray[Any]], name: str, width: int) -> FrozenGated:
+        """Find the arrays of a model file."""
+        weight, bias, inner, outer = (arrays[f"{name}.{key}"] for key in ("weight", "bias", "inner", "outer"))
+        if weight.shape != (width, width) or any(part.shape != (width,) for part in (bias, inner, outer)):
+            raise ModelError(f"the layer {name} has a shape that does not fit; train again")
+        return FrozenGated(weight, bias, inner, outer, self.activation, self.last)
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenGated:
+    """inner · (A activation(v) + bias) + outer · v, and a relu if it is the last."""
+
+    weight: Floats  # (D, D)
+    bias: Floats
+    inner: Floats
+    outer: Floats
+    activation: Activation
+    last: bool
+
+    def __call__(self, vectors: Floats) -> Floats:
+        """Pass vectors (N, D), or one (D,), through."""
+        active = activated(vectors.copy(), self.activation)
+        layer = product(active, self.weight.T) if vectors.ndim == 2 else active @ self.weight.T
+        out = np.asarray(self.inner * (layer + self.bias) + self.outer * vectors, np.float32)
+        return np.maximum(out, 0, out=out) if self.last else out
+
+    def arrays(self, name: str) -> Arrays:
+        """Name the arrays for a model file."""
+        arrays = {"weight": self.weight, "bias": self.bias, "inner": self.inner, "outer": self.outer}
+        return {f"{name}.{key}": value for key, value in arrays.items()}
+
+
+def activated(values: Floats, activation: Activation) -> Floats:
+    """Apply relu, in place, or gelu."""
+    if activation == "relu":
+        return np.maximum(values, 0, out=values)
+    return np.asarray(values * (0.5 + 0.5 * erf(values / np.float32(np.sqrt(2)))), np.float32)

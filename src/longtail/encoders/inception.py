@@ -2,12 +2,16 @@
 
 Orthogonal attention (over words, then over dimensions), a projection of the words to channels, three widths side by
 side, a second convolution. References: [InceptionXML]; methods §5.1, §5.2.
+
+As a mixture, the three widths are added up with weights that each text decides, and what they took passes them by; the
+second convolution is left to the head `convolved` of each objective. References: [InceptionXML-LF] appendix A.1;
+methods §5.3.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -17,7 +21,10 @@ from longtail.records import Cost, Sizes, record
 
 @record
 class Inception(OrderedEncoder):
-    """Settings of the inception encoder; the vector has channels × ((dim / 4 - 16) / 4 + 1) entries."""
+    """Settings of the inception encoder; the vector has channels × ((dim / 4 - 16) / 4 + 1) entries.
+
+    A mixture has no second convolution: its vector is a flat map of channels × dim / 4 entries.
+    """
 
     part: ClassVar[str] = "inception"
     renamed: ClassVar[Mapping[str, str]] = {
@@ -32,12 +39,14 @@ class Inception(OrderedEncoder):
     dropout: float = Field(default=0.25, ge=0, lt=1)
     drop_projection: bool = False  # the one-vs-all model drops after the projection, the other does not
     attention: bool = True
+    branches: Literal["concatenated", "mixture"] = "concatenated"
     permute_dims: bool = False  # the ablation: dimensions of the embedding in another order
 
     @property
     def width(self) -> int:
         """The dimension of the vector."""
-        return self.channels * ((self.dim // 4 - 16) // 4 + 1)
+        places = self.dim // 4
+        return self.channels * (places if self.branches == "mixture" else (places - 16) // 4 + 1)
 
     def layers(self, seed: int) -> Any:
         """Make the layers in torch."""
@@ -54,4 +63,5 @@ class Inception(OrderedEncoder):
         """Estimate the operations of the layers for one text."""
         words, dim, width = self.max_tokens, self.dim, self.channels
         attention = 6.0 * words * words * dim + 2.0 * words * dim * dim if self.attention else 0.0
-        return attention + 2.0 * words * dim * width + 14.0 * width * width * dim + 6.0 * width * width * dim
+        second = 0.0 if self.branches == "mixture" else 6.0 * width * width * dim
+        return attention + 2.0 * words * dim * width + 14.0 * width * width * dim + second

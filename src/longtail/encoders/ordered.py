@@ -15,8 +15,9 @@ from pydantic import Field
 from longtail.data.sequences import Sequences
 from longtail.data.tokens import Words
 from longtail.encoders.bag import checked_words, start_words, word_cost
-from longtail.encoders.inputs import Ordered
+from longtail.encoders.inputs import Bags, Ordered
 from longtail.errors import ModelError
+from longtail.labels.blocks import same_edges, unit_rows
 from longtail.parts import Arrays, Encoder, Inputs, Network, Query, Tower, below
 from longtail.records import Cost, Sizes, record
 from longtail.types import Floats, Texts
@@ -30,6 +31,7 @@ class OrderedEncoder(Encoder):
     """Settings that encoders of words in order share; a subclass makes the layers."""
 
     renamed: ClassVar[Mapping[str, str]] = {"start": "init", "words": "max_tokens", "vector": "width"}
+    has_words: ClassVar[bool] = True
     dim: int = Field(default=300, ge=1, le=4096)
     max_tokens: int = Field(default=32, ge=1, le=512)
     init: str = "glove"
@@ -51,8 +53,11 @@ class OrderedEncoder(Encoder):
         return Ordered(tokenizer.ids(texts, self.max_tokens))
 
     def start(self, tokenizer: Sequences, inputs: Sequence[Inputs], seed: int) -> Arrays:
-        """Choose where word vectors start."""
-        return start_words(self, tokenizer, inputs, seed)
+        """Choose where word vectors start, and weigh words by how rare they are."""
+        start = start_words(self, tokenizer, inputs, seed)
+        counts = sum(np.bincount(part.bags(len(tokenizer)).indices, minlength=len(tokenizer)) for part in inputs)
+        texts = sum(len(part) for part in inputs)
+        return start | {"weights": np.log((1 + texts) / (1 + counts)).astype(np.float32)}
 
     def build(self, start: Arrays, network: Network) -> Tower:
         """Make the tower in torch."""
@@ -63,7 +68,10 @@ class OrderedEncoder(Encoder):
     def open(self, arrays: Mapping[str, NDArray[Any]], tokenizer: Sequences) -> FrozenOrdered:
         """Put the encoder of a model file together."""
         vectors = checked_words(arrays, len(tokenizer), self.dim)
-        return FrozenOrdered(tokenizer, vectors, self, below(arrays, "encoder."))
+        weights: Floats = arrays["weights"]
+        if weights.shape != (len(tokenizer),):
+            raise ModelError("the weights of words do not fit the vocabulary; train again")
+        return FrozenOrdered(tokenizer, vectors, self, below(arrays, "encoder."), weights)
 
     def cost(self, sizes: Sizes) -> Cost:
         """Count word vectors, their optimiser state, and what the layers keep of a batch for its way back."""
@@ -83,7 +91,8 @@ class FrozenOrdered:
     words: Sequences
     vectors: Floats  # (V, D)
     settings: OrderedEncoder
-    weights: Arrays  # of the layers
+    parameters: Arrays  # of the layers
+    weights: Floats  # (V,) of the words in the sums of label texts
     needs_torch: ClassVar[bool] = True
 
     @cached_property
@@ -92,11 +101,11 @@ class FrozenOrdered:
         import torch  # noqa: PLC0415  (for the models that need it)
 
         layers = self.settings.layers(0)
-        wanted, weights = layers.state_dict(), self.weights
-        wrong = set(wanted) ^ set(weights) or [n for n in wanted if wanted[n].shape != weights[n].shape]
+        wanted, given = layers.state_dict(), self.parameters
+        wrong = set(wanted) ^ set(given) or [n for n in wanted if wanted[n].shape != given[n].shape]
         if wrong:
             raise ModelError(f"the layers of the encoder do not fit its settings ({sorted(wrong)[0]}); train again")
-        layers.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in weights.items()})
+        layers.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in given.items()})
         return layers.eval()
 
     def encode(self, query: Query) -> Floats:
@@ -124,6 +133,10 @@ class FrozenOrdered:
             out[start : start + CHUNK] = encode(self.layers, some, self.vectors)
         return out
 
+    def sums(self, query: Query) -> Floats:
+        """Sum the weighed vectors of the words of texts: (N, D)."""
+        return np.asarray(weighed(self._inputs(query), self.weights).matrix @ self.vectors, np.float32)
+
     def operations(self) -> int:
         """Count the operations for one text, with torch's counter."""
         from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415
@@ -134,4 +147,11 @@ class FrozenOrdered:
 
     def arrays(self) -> Arrays:
         """Name the arrays for a model file."""
-        return {"words": self.vectors} | {f"encoder.{name}": array for name, array in self.weights.items()}
+        arrays: Arrays = {"words": self.vectors, "weights": self.weights}
+        return arrays | {f"encoder.{name}": array for name, array in self.parameters.items()}
+
+
+def weighed(inputs: Ordered, weights: Floats) -> Bags:
+    """Weigh the words of texts: bags (N, V) of length one."""
+    bags = inputs.bags(len(weights))
+    return Bags(unit_rows(same_edges(bags, bags.data * weights[bags.indices])))

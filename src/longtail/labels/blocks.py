@@ -136,6 +136,14 @@ def same_edges(graph: sp.csr_array, values: NDArray[Any]) -> sp.csr_array:
     return sp.csr_array((values.astype(np.float32), graph.indices.copy(), graph.indptr.copy()), shape=graph.shape)
 
 
+def unit_rows(matrix: sp.csr_array) -> sp.csr_array:
+    """Scale sparse rows to length one; empty rows stay empty."""
+    rows = edge_rows(matrix)
+    squares = np.bincount(rows, np.square(matrix.data, dtype=np.float64), matrix.shape[0])
+    values = (matrix.data / np.sqrt(np.maximum(squares, 1e-24))[rows]).astype(np.float32)
+    return assembled(values, matrix.indices, matrix.indptr, matrix.shape)
+
+
 def check_cut(threshold: float, top: int | None) -> None:
     """Refuse a threshold or a number of edges that no graph can have."""
     if not 0 <= threshold <= 1:

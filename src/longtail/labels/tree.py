@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from longtail.data.dataset import Split
 from longtail.data.tokens import Words
 from longtail.errors import DataError
-from longtail.labels.blocks import assembled, edge_rows, finished
+from longtail.labels.blocks import assembled, edge_rows, finished, unit_rows
 from longtail.labels.walk import normalised, random_walk
 from longtail.types import Floats, Ints, LabelMatrix, no_pairs
 
@@ -57,12 +57,12 @@ def pifa(
             remedy="give one bag a point, one name a label, and one vocabulary to both",
         )
     by_label = targets.T.tocsr()
-    bags = _unit(bags)
+    bags = unit_rows(bags)
     if names is None:
         return _product(by_label, bags, most)
     empty = np.flatnonzero(np.diff(by_label.indptr) == 0)
     own = sp.csr_array((np.ones(len(empty), np.float32), (empty, empty)), shape=(targets.shape[1],) * 2)
-    return _product(sp.csr_array(sp.hstack([by_label, own])), sp.csr_array(sp.vstack([bags, _unit(names)])), most)
+    return _product(sp.csr_array(sp.hstack([by_label, own])), sp.csr_array(sp.vstack([bags, unit_rows(names)])), most)
 
 
 def smoothed(vectors: sp.csr_array, graph: sp.csr_array, *, most: int = MOST) -> sp.csr_array:
@@ -110,7 +110,7 @@ def clusters(vectors: sp.csr_array | Floats, count: int, *, seed: int) -> Ints:
         raise DataError(f"{count} clusters", remedy="ask for at least 1")
     labels = vectors.shape[0]
     rng = np.random.default_rng(seed)
-    rows = _unit(vectors) if sp.issparse(vectors) else _unit_dense(vectors)
+    rows = unit_rows(vectors) if sp.issparse(vectors) else _unit_dense(vectors)
     order, starts = np.arange(labels), np.array([0, labels])
     while 2 * (len(starts) - 1) <= min(count, labels):
         level: _Level = _SparseLevel(rows, starts) if sp.issparse(rows) else _DenseLevel(rows, starts)
@@ -157,6 +157,12 @@ class Clusters:
         """List the labels of chosen clusters (…, c): (…, c · width), padded with -1; cluster -1 has none."""
         labels: Ints = self.table[chosen].reshape(*chosen.shape[:-1], -1)
         return labels
+
+    def merged(self, bags: sp.csr_array) -> sp.csr_array:
+        """Sum the bags (L, V) of the labels of each cluster: (M, V), rows of length one or empty."""
+        ones = np.ones(len(self.members), np.float32)
+        members = sp.csr_array((ones, self.members, self.starts), shape=(len(self), len(self.of)))
+        return unit_rows(sp.csr_array(members @ bags))
 
     def targets(self, label_targets: LabelMatrix) -> sp.csr_array:
         """Give each cluster the largest target of its labels: (B, L) to (B, M).
@@ -273,7 +279,7 @@ def _product(left: sp.csr_array, right: sp.csr_array, most: int) -> sp.csr_array
     parts = [_cut(sp.csr_array(left[start:end] @ right), most) for start, end in _blocks(left, right)]
     if not parts:
         return no_pairs((0, right.shape[1]))
-    return _unit(sp.csr_array(sp.vstack(parts, format="csr")))
+    return unit_rows(sp.csr_array(sp.vstack(parts, format="csr")))
 
 
 def _blocks(left: sp.csr_array, right: sp.csr_array) -> Iterator[tuple[int, int]]:
@@ -292,14 +298,6 @@ def _cut(matrix: sp.csr_array, most: int) -> sp.csr_array:
         np.arange(matrix.shape[0]), edge_rows(matrix), matrix.indices, matrix.data, top=most, own=False
     )  # fmt: skip
     return assembled(kept.values, kept.columns, np.append(0, np.cumsum(kept.sizes)), matrix.shape)
-
-
-def _unit(matrix: sp.csr_array) -> sp.csr_array:
-    """Scale sparse rows to length one; empty rows stay empty."""
-    rows = edge_rows(matrix)
-    squares = np.bincount(rows, np.square(matrix.data, dtype=np.float64), matrix.shape[0])
-    values = (matrix.data / np.sqrt(np.maximum(squares, 1e-24))[rows]).astype(np.float32)
-    return assembled(values, matrix.indices, matrix.indptr, matrix.shape)
 
 
 def _unit_dense(vectors: Floats) -> Floats:

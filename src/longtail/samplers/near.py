@@ -15,10 +15,12 @@ from pydantic import Field
 
 from longtail.errors import RecipeError
 from longtail.labels.blocks import edge_rows
+from longtail.labels.walk import normalised, random_walk
 from longtail.parts import Network
 from longtail.records import Cost, Sizes, When, record
 from longtail.samplers.batch_pool import CHUNK, BatchPool, BuiltPool
 from longtail.scorers.near import NearRetriever
+from longtail.search.exact import unit
 from longtail.types import Floats, without
 
 
@@ -34,11 +36,13 @@ class Near(BatchPool):
     num_neighbours: int = Field(default=50, ge=0)  # nearest training points that are asked for their labels
     gamma: float = Field(default=0.075, ge=0, le=1)  # share of the points in the shortlist
     beta: float | None = Field(default=None, ge=0, le=1)  # share of the label rows in the score; None: validate
+    texts: bool = False  # whether labels are near by their texts and those of their neighbours too
 
     def check(self, recipe: Any) -> None:
         """Ask for a stage that trains the encoder first."""
         if not any(stage.place == 0 for stage in recipe.stages):
             raise RecipeError(f"{recipe.name}: the sampler `near` needs a surrogate stage: --set surrogate=surrogate")
+        super().check(recipe)
 
     def undecided(self) -> When:
         """Return when validation points settle beta: with the rows that it weighs."""
@@ -62,7 +66,11 @@ class Near(BatchPool):
 
     def retriever(self, vectors: Floats, network: Network) -> NearRetriever:
         """Build the retriever in the space of encoded points."""
-        return NearRetriever.build(vectors, network.points.targets, beta=self.beta, **self._settings())
+        points, texts = network.points, None
+        if self.texts and points.names is not None:
+            graph = normalised(random_walk(network.fit.train.original.targets, seed=network.fit.seed))
+            texts = unit(np.asarray(graph @ unit(network.vectors(points.names)), np.float32))
+        return NearRetriever.build(vectors, points.targets, beta=self.beta, texts=texts, **self._settings())
 
 
 class BuiltNear(BuiltPool):

@@ -78,7 +78,7 @@ class FusedScorer:
         labels, scores = NONE
         vectors, words = self.vectors, self.words
         if vectors is not None:
-            wide = n + MORE if words is not None and self.weight and vectors.retriever is not None else n
+            wide = n + MORE if words is not None and self.weight and not vectors.searchable else n
             labels, scores = vectors.top_one(query, min(wide, len(vectors)))
         if words is None or not self.weight:
             return labels, scores, None
@@ -107,7 +107,7 @@ class FusedScorer:
 def union(vectors: Scorer, words: LexicalScorer, query: Query, k: int) -> Union:
     """Find and score the candidates for the k best labels of each text."""
     width, count = len(vectors), len(query)
-    wide = k + MORE if vectors.retriever is not None else k  # words may change the order of what a retriever proposes
+    wide = k if vectors.searchable else k + MORE  # words may change the order of what a retriever proposes
     labels, scores = vectors.top(query, wide)
     proposed = words.scores(query, k + MORE)
     first = np.arange(count, dtype=np.int64) * width

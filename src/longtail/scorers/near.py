@@ -27,6 +27,7 @@ from longtail.types import Floats, Ints, LabelMatrix, rows_of
 BLOCK = 1024  # points that are fused at once
 CROWD = 7500  # a label with more points may have several centroids
 GAMMA, KEEP = 0.075, 500  # the weight of points, and the labels kept of each shortlist
+STEEP = 5  # of the probability of a cosine. References: [SiameseXML]
 BETAS = np.linspace(0.1, 0.9, 9)
 BETA = 0.5  # where no validation points decide
 
@@ -35,7 +36,7 @@ BETA = 0.5  # where no validation points decide
 class NearRetriever:
     """Label centroids and training points in the space of the encoder."""
 
-    centroids: Floats  # (L, D), length one
+    centroids: Floats  # (L, D), length one, or the sum of two such: of points and of texts
     points: Floats  # (N, D), length one
     targets: LabelMatrix  # (N, L)
     beta: float  # share of the label rows in the score
@@ -45,9 +46,12 @@ class NearRetriever:
     keep: int = KEEP  # candidates of a text
 
     @classmethod
-    def build(cls, vectors: Floats, targets: LabelMatrix, *, beta: float | None, **settings: Any) -> NearRetriever:
-        """Average the vectors of the points of each label."""
+    def build(
+        cls, vectors: Floats, targets: LabelMatrix, *, beta: float | None, texts: Floats | None = None, **settings: Any
+    ) -> NearRetriever:
+        """Average the vectors of the points of each label, and add those of its text, if any: similarities add up."""
         _, rows = centroids(targets, vectors)
+        rows = rows if texts is None else rows + texts
         lengths = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return cls(rows, vectors / lengths, targets, BETA if beta is None else beta, beta is None, **settings)
 
@@ -76,10 +80,21 @@ class NearRetriever:
         products = np.einsum("pd,pd->p", unit(vectors)[rows], self.centroids[labels])
         return np.asarray((1 - self.gamma) * products, np.float32)
 
-    def combine(self, by_rows: Floats, own: Floats, starts: NDArray[Any], proposed: NDArray[np.bool_]) -> Floats:
-        """Mix the sigmoid of both scores, each divided by the largest of what is proposed for its text."""
-        scaled = [_by_largest(expit(part), starts, proposed) for part in (by_rows, own)]
+    def combine(
+        self, by_rows: Floats, own: Floats, starts: NDArray[Any], proposed: NDArray[np.bool_], *, cosine: bool = False
+    ) -> Floats:
+        """Mix the probabilities of both scores, each divided by the largest of what is proposed for its text."""
+        likely = np.exp(STEEP * (by_rows - 1)) if cosine else expit(by_rows)
+        scaled = [_by_largest(part, starts, proposed) for part in (likely, expit(own))]
         return np.asarray(self.beta * scaled[0] + (1 - self.beta) * scaled[1], np.float32)
+
+    def additive(self, scores: Floats) -> Floats:
+        """Return the scores: they are between 0 and 1."""
+        return scores
+
+    def score_new(self, products: Floats, cosines: Floats, best: float) -> Floats:
+        """Score labels that came after training by the share of the best score that their cosine is."""
+        return np.float32(best) * np.maximum(cosines, 0)
 
     def choose(self, scorer: Any, quality: Callable[[Any], float]) -> NearRetriever:
         """Choose beta on validation points, unless it is given."""

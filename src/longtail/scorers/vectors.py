@@ -13,17 +13,19 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from longtail.errors import ModelError
 from longtail.labels.blocks import edge_rows
 from longtail.parts import Arrays, FrozenHead, FrozenTower, LabelStore, Query, Retriever
+from longtail.scorers.texts import TextRows
+from longtail.scorers.wrapped import Ranked
 from longtail.search.exact import unit
 from longtail.stores.memory import MemoryStore
 from longtail.types import Floats, Ints, best_of
 
 BLOCK = 1024  # texts that pass the head at once
 SAMPLE = 1000  # trained labels that the length of new vectors is taken from
-Ranked = tuple[NDArray[Any], Floats]  # labels and scores, best first
 
 
 def known(vectors: Floats) -> NDArray[np.bool_]:
@@ -79,6 +81,7 @@ class VectorScorer:
     store: LabelStore
     texts_through_head: bool = True  # whether the vector of a label text passes the head
     retriever: Retriever | None = None
+    text_rows: TextRows | None = None  # makes label vectors from sums of word vectors, where that is how they are made
 
     def __len__(self) -> int:
         return len(self.store)
@@ -87,6 +90,17 @@ class VectorScorer:
     def shares_threads(self) -> bool:
         """Whether several threads may search side by side: torch and products with all labels have their own."""
         return self.store.shares_threads and not self.tower.needs_torch
+
+    @property
+    def searchable(self) -> bool:
+        """Whether labels are found by a search in the store."""
+        return self.retriever is None
+
+    def additive(self, scores: Floats) -> Floats:
+        """Turn scores into what the members of an ensemble add up: logits into probabilities."""
+        if self.retriever is not None:
+            return self.retriever.additive(scores)
+        return scores if self.project.cosine else np.asarray(expit(scores), np.float32)
 
     def led(self, retriever: Retriever) -> VectorScorer:
         """Score what a retriever proposes."""
@@ -149,7 +163,7 @@ class VectorScorer:
     ) -> sp.csr_array:
         """Let the retriever combine its scores with those of label rows."""
         proposed = np.ones(own.nnz, np.bool_) if proposed is None else proposed
-        data = self._retriever.combine(by_rows, own.data, own.indptr, proposed)
+        data = self._retriever.combine(by_rows, own.data, own.indptr, proposed, cosine=self.project.cosine)
         return sp.csr_array((data, own.indices, own.indptr), shape=own.shape)
 
     @property
@@ -199,6 +213,10 @@ class VectorScorer:
 
     def rows_for(self, texts: Sequence[str]) -> Floats:
         """Make vectors of labels that came after training from their texts, of the length that trained labels have."""
+        if self.text_rows is not None:
+            sums = self.tower.sums(Query(texts))
+            rows = self.text_rows.of_texts(sums)
+            return np.asarray((unit(rows) if self.project.cosine else rows) * known(sums), np.float32)
         vectors = self.tower.encode(Query(texts))
         rows = self.project.head(vectors) if self.texts_through_head and self.project.head else vectors
         rows = unit(rows)
@@ -210,11 +228,12 @@ class VectorScorer:
     def score_rows(self, query: Query, rows: Floats, bias: float, best: float) -> Floats:
         """Score vectors of new labels beside trained ones, of which the best of this text has the score `best`."""
         vector = self.encoded_one(query)
-        if self.retriever is None or self.project.cosine:
-            return np.asarray(rows @ vector + np.float32(bias), np.float32)
+        products = np.asarray(rows @ vector, np.float32)
+        if self.retriever is None:
+            return products + np.float32(bias)
         lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(vector)
-        cosines = np.asarray(rows @ vector / np.maximum(lengths, 1e-12), np.float32)
-        return np.float32(best) * np.maximum(cosines, 0)
+        cosines = np.asarray(products / np.maximum(lengths, 1e-12), np.float32)
+        return self.retriever.score_new(products + np.float32(bias), cosines, best)
 
     def join(self, others: Sequence[VectorScorer], weights: Sequence[float]) -> VectorScorer:
         """Return a scorer whose scores are the weighted sums of these: vectors side by side."""
@@ -238,18 +257,19 @@ class VectorScorer:
         arrays: Arrays = {"labels": self.store.take(slice(None)), "bias": self.store.bias}
         arrays |= self.tower.arrays()
         arrays |= self.project.head.arrays("head") if self.project.head else {}
+        arrays |= self.text_rows.arrays() if self.text_rows else {}
         return arrays | (self.retriever.arrays() if self.retriever else {})
 
     @classmethod
     def of_arrays(
         cls, arrays: Mapping[str, NDArray[Any]], tower: FrozenTower, project: Projection, width: int, *,
-        texts_through_head: bool = True,
+        texts_through_head: bool = True, text_rows: TextRows | None = None,
     ) -> VectorScorer:  # fmt: skip
         """Put the arrays of a model file together and check that they fit each other."""
         labels, bias = arrays["labels"], arrays["bias"]
         if labels.shape != (len(bias), width):
             raise ModelError("the shapes of label vectors disagree; train again")
-        return cls(tower, project, MemoryStore.of(labels, bias), texts_through_head)
+        return cls(tower, project, MemoryStore.of(labels, bias), texts_through_head, text_rows=text_rows)
 
 
 @dataclass(frozen=True, eq=False)

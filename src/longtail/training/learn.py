@@ -12,6 +12,7 @@ from longtail.data.dataset import Split
 from longtail.data.tokens import Words
 from longtail.parts import Encoder, Fit, Points, Tokenizer
 from longtail.recipe import Recipe
+from longtail.scorers.ensemble import EnsembleScorer
 from longtail.types import Progress
 
 SHORT = 0.25  # of the steps, where weights are trained only to choose by
@@ -21,7 +22,25 @@ def learn(
     recipe: Recipe, train: Split, words: Words, *, validation: Split | None = None, fingerprint: str = "",
     scratch: Path | None = None, progress: Progress | None = None,
 ) -> tuple[Any, Tokenizer]:  # fmt: skip
-    """Run the stages of a recipe; returns the scorer and the tokenizer of its encoder."""
+    """Run the stages of a recipe, for each member of an ensemble; returns the scorer and the encoder's tokenizer."""
+    scorers: list[Any] = []
+    for place, member in enumerate(recipe.members()):
+        folder, told = scratch, progress
+        if recipe.ensemble > 1:
+            folder = None if scratch is None else scratch / f"member{place}"
+            told = progress and _of_member(progress, f"member {place + 1} of {recipe.ensemble}")
+        scorer, tokenizer = _learn(
+            member, train, words, validation=validation, fingerprint=fingerprint, scratch=folder, progress=told
+        )
+        scorers.append(scorer)
+    return scorers[0] if len(scorers) == 1 else EnsembleScorer(scorers[0], tuple(scorers[1:])), tokenizer
+
+
+def _learn(
+    recipe: Recipe, train: Split, words: Words, *, validation: Split | None, fingerprint: str, scratch: Path | None,
+    progress: Progress | None,
+) -> tuple[Any, Tokenizer]:  # fmt: skip
+    """Run the stages of one member."""
     encoder = recipe.encoder
     assert encoder is not None, "Recipe.check has seen it"
     if scratch is not None:
@@ -36,6 +55,11 @@ def learn(
     for stage in recipe.stages:
         fit = stage.prepare(fit, trial)
     return run_stages(fit).scorer, tokenizer
+
+
+def _of_member(progress: Progress, member: str) -> Progress:
+    """Say which member of an ensemble the progress is of."""
+    return lambda what, done, total: progress(f"{member}, {what}", done, total)
 
 
 def run_stages(fit: Fit) -> Fit:

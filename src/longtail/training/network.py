@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from longtail.errors import RecipeError
 from longtail.labels.blocks import edge_rows
+from longtail.labels.tree import Clusters
 from longtail.parts import (
     Arrays,
     Batch,
@@ -35,7 +36,7 @@ from longtail.parts import (
 from longtail.training.noise import StoredNoise
 from longtail.training.settings import LoopSettings
 from longtail.training.tables import LocalTable
-from longtail.types import Floats, without
+from longtail.types import Floats
 
 CHUNK = 4096  # texts that are encoded at once outside of training
 
@@ -72,12 +73,34 @@ class Term:
 
     def __init__(self, objective: Objective, network: TrainedNetwork) -> None:
         self.objective, self.network = objective, network
-        width = network.width
-        self.partition = network.partition if objective.over == "clusters" else None
-        labels = network.points.targets.shape[1] if self.partition is None else len(self.partition)
+        width, points = network.width, network.points
+        self.partition: Clusters | None = network.partition if objective.over == "clusters" else None
         self.head = None if objective.head is None else objective.head.build(width, network)
         self.sampler = objective.sampler.build(network)
-        self.classifier = objective.classifier.build(labels, width, network)
+        self.classifier = objective.classifier.build(
+            points if self.partition is None else points.clustered(self.partition),
+            width if objective.head is None else objective.head.out_width(width),
+            network,
+        )
+
+    @cached_property
+    def names(self) -> Inputs | None:
+        """The texts of what is scored, as the classifier wants them; clusters have only bags of words."""
+        names = self.network.points.names
+        if names is None or self.classifier.texts_as != "words":
+            return names if self.partition is None else None
+        return self.network.tower.bags(names, self.partition)
+
+    def take_over(self, other: Term) -> None:
+        """Start from another term's weights, wherever there is one of the same name and shape."""
+        ours, theirs = (dict(nn.ModuleDict(term.modules()).state_dict()) for term in (self, other))
+        for name, value in ours.items():
+            if name in theirs and theirs[name].shape == value.shape:
+                value.copy_(theirs[name])
+        for name, table in self.classifier.tables.items():
+            found = other.classifier.tables.get(name)
+            if found is not None and found.values.shape == table.values.shape:
+                table.values.copy_(found.values)
 
     def modules(self) -> dict[str, nn.Module]:
         """Name the parameters that every step changes."""
@@ -98,11 +121,8 @@ class Term:
         return scored
 
     def _scored(self, batch: Batch, states: Encoded, step: Step) -> Scored:
+        batch = batch if self.partition is None else batch.clustered(self.partition)
         targets, excluded = batch.targets, batch.excluded
-        if self.partition is not None:
-            targets = self.partition.targets(targets)
-            excluded = without(self.partition.targets(excluded), targets)  # a cluster with a positive is one
-            batch = Batch(batch.rows, batch.inputs, targets, excluded, batch.weights)
         candidates = self.sampler.propose(batch, states, step)
         labels, mask, device = candidates.labels, candidates.mask, self.network.device
         texts = self._texts(labels)
@@ -116,10 +136,9 @@ class Term:
         return Scored(scores, to_dense(targets, labels, device), mask)
 
     def _texts(self, labels: NDArray[np.int64]) -> Inputs | None:
-        """Return the label texts that the classifier wants; clusters have none."""
-        names = self.network.points.names if self.partition is None else None
+        """Return the texts that the classifier wants."""
         wanted = self.classifier.texts(labels)
-        return None if names is None or wanted is None else names.take(wanted)
+        return None if wanted is None or self.names is None else self.names.take(wanted)
 
     def scores(self, states: States, labels: NDArray[np.int64], step: Step, texts: Inputs | None = None) -> Tensor:
         """Score encoded points against labels, with the texts of these where the classifier wants them: (B, K)."""
@@ -127,8 +146,10 @@ class Term:
         texts = self._texts(labels) if texts is None else texts
         if texts is None:
             return self.classifier(states, labels, None, step)
+        if self.classifier.texts_as == "words":
+            return self.classifier(states, labels, States(self.network.tower.sums(texts)), step)
         encoded = self.network.states(texts, step.plain())
-        if self.classifier.texts_through_head:
+        if self.classifier.texts_as == "head":
             encoded = self._headed(encoded, step)
         return self.classifier(states, labels, encoded, step)
 
@@ -142,13 +163,16 @@ class Term:
         network = self.network
         tower = tower or network.frozen_tower()
         head = None if self.head is None else self.head.freeze()
-        names = None
-        inputs, through = network.points.names, self.classifier.texts_through_head
-        if inputs is not None and self.partition is None:
+        inputs, texts_as = self.names, self.classifier.texts_as
+        if inputs is None:
+            return self.classifier.freeze(tower, head, None)
 
-            def names(some: slice) -> Floats:
-                vectors = tower.encode_inputs(inputs.take(np.arange(some.start, some.stop)))
-                return head(vectors) if through and head is not None else vectors
+        def names(some: slice) -> Floats:
+            rows = inputs.take(np.arange(some.start, some.stop))
+            if texts_as == "words":
+                return np.asarray(network.tower.sums(rows).cpu().numpy(), np.float32)
+            vectors = tower.encode_inputs(rows)
+            return head(vectors) if texts_as == "head" and head is not None else vectors
 
         return self.classifier.freeze(tower, head, names)
 
@@ -158,22 +182,27 @@ class TrainedNetwork:
 
     def __init__(
         self, fit: Fit, objectives: Sequence[Objective], settings: LoopSettings, *,
-        points: Points | None = None, augmentations: Sequence[Prepared] = (), tower: Tower | None = None,
-        frozen: bool = False,
+        augmentations: Sequence[Prepared] = (), partition: Clusters | None = None,
+        frozen: bool = False, fresh: bool = False,
     ) -> None:  # fmt: skip
-        self.fit, self.settings, self.frozen = fit, settings, frozen
-        self.points = fit.points if points is None else points
+        self.fit, self.settings, self.frozen, self.given = fit, settings, frozen, partition
+        before: Any = None if fresh else fit.before
+        self.points: Points = fit.points
         self.augmentations = augmentations
         self.device = device_of(settings)
         self.noise: Noise = StoredNoise(fit.seed)
         torch.manual_seed(fit.seed)
         self.tower: Tower = fit.recipe.encoder.build(fit.start, self)
-        if tower is not None:
-            self.tower.take_over(tower)
+        if before is not None:
+            self.tower.take_over(before.tower)
         self.width: int = fit.recipe.encoder.width
         self.terms: list[Term] = []
         for objective in objectives:
-            self.terms.append(Term(objective, self))
+            self.terms.append(term := Term(objective, self))
+            if before is not None:
+                same = [old for old in before.terms if old.objective.over == objective.over]
+                for old in [old for old in same if old.partition is term.partition][:1]:
+                    term.take_over(old)
         self.tower.module.requires_grad_(not frozen)
         self.dense = nn.ModuleDict({"tower": self.tower.module})
         for place, term in enumerate(self.terms):
@@ -190,6 +219,8 @@ class TrainedNetwork:
     @property
     def partition(self) -> Any:
         """The clusters of the labels that a sampler has made."""
+        if self.given is not None:
+            return self.given
         found = [term.sampler.partition for term in self.terms if term.sampler.partition is not None]
         if not found:
             raise RecipeError(f"{self.fit.recipe.name}: an objective over clusters needs a sampler that makes them")

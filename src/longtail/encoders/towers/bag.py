@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -22,11 +21,7 @@ class BagTower(WordTower):
 
     def embed(self, inputs: Bags) -> Tensor:
         """Sum the vectors of the words: (B, D)."""
-        bags = inputs.matrix
-        places, vectors = self.gather(bags.indices)
-        starts = torch.from_numpy(bags.indptr[:-1].astype("int64")).to(vectors.device)
-        weights = torch.from_numpy(bags.data).to(vectors.device)
-        return functional.embedding_bag(places, vectors, starts, mode="sum", per_sample_weights=weights)
+        return self.sums(inputs)
 
     def __call__(self, inputs: Bags, step: Step | None) -> States:
         """Encode a batch."""

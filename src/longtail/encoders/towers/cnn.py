@@ -22,7 +22,7 @@ class CnnLayers(nn.Module):
 
     def forward(self, embedded: Tensor, dropout: float) -> Tensor:
         """Encode (B, T, D) as (B, width)."""
-        x = embedded.transpose(1, 2)
+        x = functional.dropout(embedded, dropout and self.settings.embedding_dropout).transpose(1, 2)
         features = [functional.relu(window(x)) for window in self.windows]
         pooled = [functional.adaptive_max_pool1d(part, self.settings.pools).flatten(1) for part in features]
         vector = functional.relu(self.narrow(torch.cat(pooled, dim=1)))

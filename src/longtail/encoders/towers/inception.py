@@ -35,12 +35,17 @@ class InceptionLayers(nn.Module):
             nn.Conv1d(width, width, k, stride=4, padding=2 * (k // 4 - 1), padding_mode="circular") for k in kernels
         ]
         self.branches = nn.ModuleList(branches)
-        self.second = nn.Conv1d(3 * width, width, 16, stride=4)
-        layers: list[Any] = [self.project, *branches, self.second]
+        mixture = settings.branches == "mixture"
+        if mixture:
+            self.route = nn.Linear(width, len(kernels))
+            self.mix = nn.Parameter(torch.zeros(2))  # of the branches and of what passes them by: halves at the start
+        else:
+            self.second = nn.Conv1d(3 * width, width, 16, stride=4)
+        layers: list[Any] = [self.project, *branches, self.route if mixture else self.second]
         for layer in layers:
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
-        self.norms = nn.ModuleList(BatchNorm(n) for n in (width, 3 * width, width))
+        self.norms = nn.ModuleList(BatchNorm(n) for n in ((width, width) if mixture else (width, 3 * width, width)))
         order = np.random.default_rng([seed, 4]).permutation(dim) if settings.permute_dims else np.arange(dim)
         self.register_buffer("order", torch.from_numpy(order))
 
@@ -53,6 +58,19 @@ class InceptionLayers(nn.Module):
         attended: Tensor = self.gates[1] * (inner.transpose(1, 2) @ first) + first
         return attended
 
+    def shares(self, x: Tensor) -> Tensor:
+        """Decide for each map (B, C, D) how much each branch counts: (B, 3)."""
+        shares: Tensor = self.route(x.mean(dim=2)).softmax(dim=1)
+        return shares
+
+    def mixed(self, x: Tensor) -> Tensor:
+        """Add up the branches of maps (B, C, D), and the maps themselves, averaged: (B, C, D / 4)."""
+        shares, (inner, outer) = self.shares(x), self.mix.sigmoid()
+        branches = torch.stack([branch(x) for branch in self.branches], dim=1)  # (B, 3, C, D / 4)
+        added = (shares[:, :, None, None] * branches).sum(dim=1)
+        mixed: Tensor = inner * self.norms[1](functional.gelu(added)) + outer * functional.avg_pool1d(x, 4)
+        return mixed
+
     def forward(self, embedded: Tensor, dropout: float) -> Tensor:
         """Encode (B, T, D) as (B, width); dropout follows torch's own generator."""
         settings = self.settings
@@ -61,6 +79,8 @@ class InceptionLayers(nn.Module):
         x = self.attend(x) if settings.attention else x
         x = self.norms[0](functional.gelu(self.project(x.transpose(1, 2)).transpose(1, 2)))  # (B, C, D)
         x = functional.dropout(x, dropout) if settings.drop_projection else x
+        if settings.branches == "mixture":
+            return functional.dropout(self.mixed(x), dropout).flatten(1)
         x = torch.cat([branch(x) for branch in self.branches], dim=1)  # (B, 3 C, D / 4)
         x = functional.dropout(self.norms[1](functional.gelu(x)), dropout)
         vector: Tensor = self.norms[2](functional.gelu(self.second(x))).flatten(1)

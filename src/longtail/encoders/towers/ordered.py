@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from longtail.data.sequences import Sequences
-from longtail.encoders.inputs import Ordered
-from longtail.encoders.ordered import FrozenOrdered, OrderedEncoder
+from longtail.encoders.inputs import Bags, Ordered
+from longtail.encoders.ordered import FrozenOrdered, OrderedEncoder, weighed
 from longtail.encoders.towers.words import WordTower
 from longtail.parts import Arrays, Network, States, Step
 from longtail.types import Floats
@@ -20,8 +20,12 @@ class OrderedTower(WordTower):
 
     def __init__(self, settings: OrderedEncoder, start: Arrays, network: Network) -> None:
         super().__init__(start, network)
-        self.settings = settings
+        self.settings, self.weights = settings, start["weights"]
         self.module: nn.Module = settings.layers(network.fit.seed)
+
+    def weighed(self, inputs: Ordered) -> Bags:
+        """Weigh the words of texts by how rare they are."""
+        return weighed(inputs, self.weights)
 
     def embed(self, inputs: Ordered) -> Tensor:
         """Look up the vectors of the words: (B, T, D)."""
@@ -36,7 +40,7 @@ class OrderedTower(WordTower):
     def freeze(self, tokenizer: Sequences) -> FrozenOrdered:
         """Give the encoder as arrays."""
         layers = {name: value.cpu().numpy().copy() for name, value in self.module.state_dict().items()}
-        return FrozenOrdered(tokenizer, self.vectors(), self.settings, layers)
+        return FrozenOrdered(tokenizer, self.vectors(), self.settings, layers, self.weights)
 
 
 def looked_up(inputs: Ordered, places: Tensor, vectors: Tensor) -> Tensor:

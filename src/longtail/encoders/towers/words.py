@@ -8,7 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
+from longtail.encoders.inputs import Bags
+from longtail.labels.tree import Clusters
 from longtail.parts import Arrays, Inputs, Network, Table
 
 
@@ -39,6 +42,22 @@ class WordTower:
         words = np.unique(ids).astype(np.int64)
         vectors = self.words.gather(words)
         return torch.from_numpy(np.searchsorted(words, ids)).to(vectors.device), vectors
+
+    def weighed(self, inputs: Any) -> Bags:
+        """Weigh the words of texts."""
+        return Bags(inputs.bags(len(self.words.values)))
+
+    def bags(self, names: Any, partition: Clusters | None = None) -> Bags:
+        """Weigh the words of label texts, or of clusters of labels."""
+        bags = self.weighed(names)
+        return bags if partition is None else Bags(partition.merged(bags.matrix))
+
+    def sums(self, bags: Bags) -> Tensor:
+        """Sum the vectors of the words of bags: (B, D)."""
+        places, vectors = self.gather(bags.matrix.indices)
+        starts = torch.from_numpy(bags.matrix.indptr[:-1].astype("int64")).to(vectors.device)
+        weights = torch.from_numpy(bags.matrix.data).to(vectors.device)
+        return functional.embedding_bag(places, vectors, starts, mode="sum", per_sample_weights=weights)
 
     def take_over(self, other: WordTower) -> None:
         """Start from the weights of another tower."""

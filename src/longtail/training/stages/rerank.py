@@ -38,7 +38,7 @@ class Rerank(LoopStage):
 
         first: Any = fit.scorer
         objective = replace(fit.recipe.objectives[0], sampler=self.sampler)
-        network = TrainedNetwork(fit, (objective,), self.training, augmentations=prepared(fit))
+        network = TrainedNetwork(fit, (objective,), self.training, augmentations=prepared(fit), fresh=True)
         network.terms[0].sampler.restore(matrix_arrays("mined", wrong_candidates(fit, first, self.top)))
         run_loop(network, "rerank", self.training)
         second: Any = network.terms[0].freeze()

@@ -8,18 +8,17 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from longtail.labels.tree import partition
+from longtail.labels.tree import LABELS_EACH, partition
 from longtail.parts import Fit, Objective
 from longtail.records import Cost, Sizes, named, record
 from longtail.training.settings import LoopSettings, LoopStage
 from longtail.training.stages.training import prepared
-from longtail.types import without
 
 
 def score_clusters() -> Objective:
     """Return the usual objective: every cluster has a free row and is scored in every step."""
     rows = named("rows", init="random", text=None, bias=True, bias_init="prior", cosine=False)
-    return Objective(sampler=named("all_labels"), classifier=rows, loss=named("bce_mean"))
+    return Objective(over="clusters", sampler=named("all_labels"), classifier=rows, loss=named("bce_mean"))
 
 
 @record
@@ -36,8 +35,8 @@ class Surrogate(LoopStage):
     freeze: bool = True
 
     def total_cost(self, sizes: Sizes) -> Cost:
-        """Add up the cost of its parts: labels are clusters here."""
-        return super().total_cost(replace(sizes, labels=min(sizes.labels, self.num_clusters)))
+        """Add up the cost of its parts: there are `num_clusters`."""
+        return super().total_cost(replace(sizes, labels=LABELS_EACH * min(sizes.labels, self.num_clusters)))
 
     def run(self, fit: Fit) -> Fit:
         """Train the encoder."""
@@ -46,11 +45,6 @@ class Surrogate(LoopStage):
 
         count = min(self.num_clusters, len(fit.train.labels))
         clusters = partition(fit.train, fit.words, count, smooth=self.smooth, seed=fit.seed)
-        targets = clusters.targets(fit.points.targets)
-        excluded = without(clusters.targets(fit.points.excluded), targets)  # a cluster with a positive is one
-        points = replace(fit.points, targets=targets, excluded=excluded, names=None)
-        network = TrainedNetwork(
-            fit, (self.objective,), self.training, points=points, augmentations=prepared(fit, ("words",))
-        )
-        run_loop(network, "surrogate", self.training)
-        return fit.changed(tower=network.tower, frozen=self.freeze)
+        network = TrainedNetwork(fit, (self.objective,), self.training, augmentations=prepared(fit), partition=clusters)
+        run_loop(network, self.part, self.training)
+        return fit.changed(before=network, frozen=self.freeze)

@@ -66,16 +66,14 @@ class Training(LoopSettings, Stage):
         least = fit.recipe.encoder.min_batch
         if len(fit.train) < least:
             raise RecipeError(f"{fit.recipe.name}: its batch norms need {least} points; give more data")
-        network = TrainedNetwork(
-            fit, fit.recipe.objectives, self, augmentations=prepared(fit), tower=fit.tower, frozen=fit.frozen
-        )
+        network = TrainedNetwork(fit, fit.recipe.objectives, self, augmentations=prepared(fit), frozen=fit.frozen)
         run_loop(network, "training", self, patience=self.patience, validate=self._validate(fit, network))
         scorer = network.scorer()
         if scorer.retriever is not None and fit.validation is not None:
             validation = fit.validation
             chosen = scorer.retriever.choose(scorer, lambda trial: quality(trial, validation))
             scorer = scorer.led(chosen)
-        return fit.changed(scorer=scorer, tower=network.tower)
+        return fit.changed(scorer=scorer, before=network)
 
     def _validate(self, fit: Fit, network: Any) -> Callable[[], dict[str, float]] | None:
         """Measure validation points, where the settings ask for it."""

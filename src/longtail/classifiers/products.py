@@ -1,0 +1,114 @@
+"""VECTOR × LABEL VECTORS → SCORES: what all classifiers share that score by products; each makes its label vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from longtail.parts import Classifier, FrozenHead, FrozenTower, Network, Points, States, Step, Table, TextsAs
+from longtail.records import record
+from longtail.scorers.texts import TextRows
+from longtail.scorers.vectors import Projection, VectorScorer
+from longtail.search.exact import unit
+from longtail.stores.memory import MemoryStore
+from longtail.types import Floats
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+CHUNK = 4096  # label texts that are encoded at once
+Names = Callable[[slice], Floats]  # encodes the texts of some labels
+
+
+@record
+class Products(Classifier):
+    """Settings of scores that are products: cosines times a learnt scale, or as they are, with a bias or without."""
+
+    bias: bool = False
+    bias_init: Literal["zero", "prior"] = "zero"  # prior: at the logarithm of how rare a label is
+    cosine: bool = True
+    scale: float = Field(default=20.0, gt=0)  # of cosines to logits
+    learn_scale: bool = True
+    dropout: float = Field(default=0.0, ge=0, lt=1)  # before the label vectors
+
+
+class BuiltProducts:
+    """Label vectors while they are trained; a subclass makes them."""
+
+    def __init__(self, settings: Products, points: Points, network: Network) -> None:
+        import torch  # noqa: PLC0415
+        from torch import nn  # noqa: PLC0415
+
+        self.settings, self.labels = settings, points.targets.shape[1]
+        self.tables: dict[str, Table] = {}
+        self.module: nn.Module = nn.Module()
+        if settings.cosine:
+            self.module.log_scale = nn.Parameter(torch.tensor([math.log(settings.scale)]), settings.learn_scale)
+        if settings.bias:
+            prior = log_prior(points) if settings.bias_init == "prior" else 0.0
+            self.tables["bias"] = network.table(np.full(self.labels, prior, np.float32))
+
+    @property
+    def texts_as(self) -> TextsAs:
+        """How label texts are encoded."""
+        return "words"
+
+    def texts(self, labels: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Return the labels whose texts are to be encoded, ascending."""
+        return None
+
+    def vectors(self, labels: NDArray[np.int64], texts: States | None, step: Step) -> Tensor:
+        """Make the vectors of labels for one step: (K, D)."""
+        raise NotImplementedError
+
+    def all_vectors(self, names: Names | None) -> Floats:
+        """Make the vectors of all labels as they are served: (L, D)."""
+        raise NotImplementedError
+
+    def text_rows(self) -> TextRows | None:
+        """Return what makes vectors of new labels from sums of word vectors, where that is how vectors are made."""
+        return None
+
+    def _scale(self) -> Tensor:
+        """Return what cosines are multiplied with."""
+        scale: Tensor = self.module.log_scale.exp()  # type: ignore[operator]
+        return scale
+
+    def __call__(self, states: States, labels: NDArray[np.int64], texts: States | None, step: Step) -> Tensor:
+        """Score a batch against labels: (B, K)."""
+        from torch.nn import functional  # noqa: PLC0415
+
+        vectors, rows = states.pooled, self.vectors(labels, texts, step)
+        if self.settings.cosine:
+            vectors, rows = functional.normalize(vectors), functional.normalize(rows)
+            vectors = vectors * self._scale()
+        scores = step.drop(vectors, self.settings.dropout) @ rows.T
+        return scores + self.tables["bias"].gather(labels) if "bias" in self.tables else scores
+
+    def freeze(self, tower: FrozenTower, head: FrozenHead | None, names: Names | None) -> VectorScorer:
+        """Make all label vectors, once for all."""
+        rows, cosine = self.all_vectors(names), self.settings.cosine
+        bias = np.zeros(len(rows), np.float32)
+        if "bias" in self.tables:
+            scale = float(self._scale()) if cosine else 1.0
+            bias = np.asarray(self.tables["bias"].values.cpu().numpy() / scale, np.float32)
+        store = MemoryStore.of(unit(rows) if cosine else rows, bias)
+        project, through_head = Projection(head, cosine), self.texts_as == "head"
+        return VectorScorer(tower, project, store, through_head, text_rows=self.text_rows())
+
+
+def all_texts(names: Names, labels: int) -> Floats:
+    """Encode the texts of all labels in chunks: (L, D)."""
+    starts = range(0, labels, CHUNK)
+    return np.concatenate([names(slice(start, min(start + CHUNK, labels))) for start in starts])
+
+
+def log_prior(points: Points) -> float:
+    """Return the logarithm of how rare a label is among the points."""
+    each = points.targets.nnz / max(len(points.inputs), 1)
+    return -math.log(max(points.targets.shape[1], 2) / max(each, 1))
