@@ -18,6 +18,21 @@ from longtail.training.network import TrainedNetwork
 ORDERED = {
     "encoder.max_tokens": 4, "encoder.init": "random", "training.batch_size": 64, "training.learning_rate": 0.02,
 }  # fmt: skip
+LOOP = {"epochs": 6, "batch_size": 64, "learning_rate": 0.02, "dense_learning_rate": 0.01}
+
+
+def loops(*stages: str) -> dict[str, Any]:
+    """Set the loops of several stages."""
+    return {f"{stage}.{name}": value for stage in stages for name, value in LOOP.items()}
+
+
+BEAM = {"surrogate.num_clusters": 8, "recluster.num_clusters": 8, "sampler.top": 3}
+CONVOLVED = {f"{path}.head.channels": 4 for path in ("objectives.0", "objectives.1")}
+CONVOLVED |= {f"phase.{path}": value for path, value in CONVOLVED.items()}
+CLUSTERS = {
+    "sampler.num_clusters": 8, "sampler.top": 2, "recluster.num_clusters": 8,
+    "phase.objectives.0.sampler.num_clusters": 8, "phase.objectives.0.sampler.top": 2,
+}  # fmt: skip
 SMALL: dict[str, dict[str, Any]] = {
     "frugal": {
         "encoder.dim": 32, "training.epochs": 6, "training.batch_size": 64, "sampler.random": 20,
@@ -28,13 +43,22 @@ SMALL: dict[str, dict[str, Any]] = {
         "training.learning_rate": 0.02,
         "sampler.num_candidates": 20, "sampler.random": 10, "sampler.num_neighbours": 10,
     },
+    "decaf": {"encoder.dim": 32} | BEAM | loops("surrogate.training", "level.training", "training"),
+    "eclare": {"encoder.dim": 32} | BEAM | loops("surrogate.training", "level.training", "training"),
+    "siamesexml": {
+        "encoder.dim": 32, "encoder.init": "random", "sampler.num_candidates": 20, "sampler.num_neighbours": 10,
+    } | loops("siamese.training", "training"),
     "inceptionxml": ORDERED | {"encoder.dim": 64, "encoder.channels": 8, "training.epochs": 15},
     "inceptionxml_plus": ORDERED
     | {"encoder.dim": 64, "encoder.channels": 8, "training.epochs": 15, "sampler.num_clusters": 8, "sampler.top": 2},
+    "inceptionxml_lf": {
+        "encoder.dim": 64, "encoder.channels": 4, "encoder.max_tokens": 4, "encoder.init": "random",
+    } | CONVOLVED | CLUSTERS | loops("phase.training", "training"),
     "xmlcnn": ORDERED | {"encoder.dim": 32, "encoder.filters": 16, "encoder.width": 32, "training.epochs": 10},
     "knn": {},
 }  # fmt: skip
 TRAINED = [name for name in SMALL if name != "knn"]
+FROM_TEXTS = ["decaf", "eclare", "siamesexml", "inceptionxml_lf"]  # label vectors are made from label texts
 
 
 def board(points: int = 400, *, named: bool = True) -> Split:
@@ -52,11 +76,15 @@ def small(name: str = "frugal", /, **changes: Any) -> Recipe:
     recipe = find_recipe(name)
     for path, value in SMALL[name.partition("+")[0]].items():
         recipe = recipe.override(path, value)
-    for stage in recipe.stages:  # more epochs for small data, which this is
-        recipe = recipe.override(
-            f"{stage.part}.min_steps" if stage.part == "training" else f"{stage.part}.training.min_steps", 0
-        )
+    for path in loops_of(recipe):  # more epochs for small data, which this is
+        recipe = recipe.override(f"{path}.min_steps", 0)
     return changed(recipe, changes)
+
+
+def loops_of(recipe: Recipe) -> list[str]:
+    """Name the settings of the loop of each stage that has one."""
+    own = [stage.part for stage in recipe.stages if "epochs" in stage.fields()]
+    return [f"{stage.part}.training" for stage in recipe.stages if "training" in stage.fields()] + own
 
 
 def changed(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
@@ -68,9 +96,9 @@ def changed(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
 
 def short(name: str, /, **changes: Any) -> Recipe:
     """Make a recipe that trains for two epochs; its lexical part has nothing to choose."""
-    recipe = small(name, training__epochs=2, training__batch_size=128)
-    if name.startswith("astec"):
-        recipe = recipe.override("surrogate.training.epochs", 2).override("surrogate.training.batch_size", 128)
+    recipe = small(name)
+    for path in loops_of(recipe):
+        recipe = recipe.override(f"{path}.epochs", 2).override(f"{path}.batch_size", 128)
     if name.startswith("frugal"):
         recipe = recipe.override("lexical", None).override("augment.0.calibrate", False)
     return changed(recipe, changes)

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from conftest import ROOT
+from small import loops_of
 
 from longtail.recipe import RECIPES, find_recipe
 
@@ -33,8 +34,7 @@ LIKE_OTHERS = ("inceptionxml", "xmlcnn")  # their parts are measured with incept
 )
 def test_the_memory_of_a_fit_is_foreseen_within_a_factor_of_two(name):
     recipe = find_recipe(name)
-    for stage in recipe.stages:  # memory does not grow with the steps
-        loop = stage.part if stage.part == "training" else f"{stage.part}.training"
+    for loop in loops_of(recipe):  # memory does not grow with the steps
         recipe = recipe.override(f"{loop}.epochs", 1).override(f"{loop}.min_steps", 0)
     command = [sys.executable, "-c", FIT, json.dumps(recipe.dump())]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT / "tests")

@@ -401,6 +401,9 @@ class FrozenHead(Protocol):
     def __call__(self, vectors: Floats) -> Floats:
         """Pass vectors (N, D), or one (D,), through."""
 
+    def operations(self) -> int:
+        """Count the operations for one vector."""
+
     def arrays(self, name: str) -> Arrays:
         """Name the arrays for a model file."""
 
@@ -560,9 +563,11 @@ class Objective(Part):
             )
 
     def total_cost(self, sizes: Sizes) -> Cost:
-        """Add up the cost of its parts; clusters are fewer than labels."""
+        """Add up the cost of its parts; clusters are fewer than labels, and a head may change the width."""
         if self.over == "clusters":
             sizes = replace(sizes, labels=-(-sizes.labels // LABELS_EACH))
+        if self.head is not None:
+            sizes = replace(sizes, width=self.head.out_width(sizes.width))
         return super().total_cost(sizes)
 
     def open(

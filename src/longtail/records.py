@@ -56,6 +56,7 @@ PARTS = {
     "gandalf": "longtail.augment.gandalf:Gandalf",
     "labelmix": "longtail.augment.labelmix:LabelMix",
     "mixup": "longtail.augment.mixup:MixUp",
+    "manifoldmixup": "longtail.augment.mixup:ManifoldMixUp",
     "labelmixup": "longtail.augment.mixup:LabelMixUp",
     "synonyms": "longtail.augment.synonyms:Synonyms",
     "recipe": "longtail.recipe:Recipe",

@@ -6,11 +6,12 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from small import SMALL, TRAINED, board, networks, same, short, small
+from small import FROM_TEXTS, SMALL, TRAINED, board, loops_of, networks, same, short, small
 
 import longtail as lt
 from longtail.data.dataset import from_rows
@@ -20,7 +21,7 @@ from longtail.recipe import RECIPES, augmentations, find_recipe
 from longtail.types import label_matrix
 
 TEXTS = ["word3 filler1", "", "unseen words only", "WORD7", "word3 word4"]
-BAGS = ["frugal", "astec", "knn"]
+BAGS = ["frugal", "astec", "decaf", "eclare", "siamesexml", "knn"]
 pytestmark = pytest.mark.usefixtures("one_thread")  # bit-equal
 
 
@@ -104,6 +105,11 @@ def test_one_label_and_empty_texts(name):
 @pytest.mark.parametrize("name", SMALL)
 def test_labels_without_texts(name):
     recipe = replace(small(name), augment=())
+    if name in FROM_TEXTS:
+        with pytest.raises(DataError, match="labels of this data set have no texts") as refused:
+            lt.fit(recipe, board(named=False))
+        assert "label file" in str(refused.value)
+        return
     model = lt.fit(recipe, board(named=False))
     assert lt.evaluate(model, board(named=False)).values["P@1"] >= 80
     with pytest.raises(DataError, match="labels of this data set have no texts"):
@@ -127,8 +133,8 @@ def test_nothing_is_learnt_from_excluded_pairs(name):
     train = board(200)
     point = np.flatnonzero(train.targets[:, [29]].toarray().ravel() == 0)[:1]
     pairs = label_matrix(np.arange(len(train) + 1), np.full(len(train), 29), train.targets.shape)
-    changes = {"frugal": {"sampler__random": 500}, "inceptionxml_plus": {"sampler__top": 8}}
-    changes["astec"] = {"sampler__random": 500, "surrogate__training__epochs": 1}
+    changes: dict[str, dict[str, Any]] = dict.fromkeys(("frugal", "astec", "siamesexml"), {"sampler__random": 500})
+    changes |= dict.fromkeys(("inceptionxml_plus", "decaf", "eclare", "inceptionxml_lf"), {"sampler__top": 8})
     recipe = replace(short(name, **changes.get(name, {})), augment=())
     moved = []
     for data in (train, replace(train, excluded=pairs)):
@@ -138,7 +144,7 @@ def test_nothing_is_learnt_from_excluded_pairs(name):
         rows, gradient = network.tables["rows0"].gradient()
         moved.append(float(gradient[rows == 29].abs().sum()))
         mined = getattr(network.terms[0].sampler, "mined", None)
-        assert (mined is not None) == (name == "astec")
+        assert (mined is not None) == (name in ("astec", "siamesexml"))
         if mined is not None and data is not train:
             assert 29 not in mined.indices
     assert moved[0] > 0
@@ -183,6 +189,13 @@ def stopped(recipe, train, scratch, stage, step):
     return lt.fit(recipe, train, scratch=scratch)
 
 
+def saving(recipe):
+    """Let every stage save after each step."""
+    for path in loops_of(recipe):
+        recipe = recipe.override(f"{path}.save_seconds", 0)
+    return recipe
+
+
 RESUMED = {
     "frugal": (short("frugal", training__save_seconds=0), ["training"]),
     "frugal that mines": (
@@ -200,15 +213,19 @@ RESUMED = {
     ),
     "frugal in bf16": (short("frugal", training__save_seconds=0, training__precision="bf16-mixed"), ["training"]),
     "astec": (
-        short(
-            "astec", training__save_seconds=0, surrogate__training__save_seconds=0, rerank="rerank",
-        ).override("rerank.training.epochs", 2).override("rerank.training.save_seconds", 0),
+        saving(short("astec", rerank="rerank").override("rerank.training.epochs", 2)),
         ["surrogate", "training", "rerank"],
     ),
+    "decaf": (saving(short("decaf+labelmix")), ["surrogate", "level", "training"]),
+    "eclare": (saving(short("eclare+gandalf")), ["surrogate", "level", "training"]),
+    "siamesexml": (saving(short("siamesexml+synonyms", augment__0__min_cosine=0.1)), ["siamese", "training"]),
+    "inceptionxml_lf": (saving(short("inceptionxml_lf+mixup")), ["phase", "training"]),
     "inceptionxml in Astec's pipeline": (
-        short("inceptionxml", sampler="near", surrogate="surrogate", training__save_seconds=0)
-        .override("surrogate.num_clusters", 8).override("surrogate.training.epochs", 2)
-        .override("surrogate.training.batch_size", 128).override("surrogate.training.save_seconds", 0),
+        saving(
+            short("inceptionxml", sampler="near", surrogate="surrogate")
+            .override("surrogate.num_clusters", 8).override("surrogate.training.epochs", 2)
+            .override("surrogate.training.batch_size", 128)
+        ),
         ["surrogate", "training"],
     ),
     "inceptionxml": (short("inceptionxml+mixup", training__save_seconds=0), ["training"]),
@@ -231,7 +248,7 @@ def test_a_run_stopped_anywhere_ends_with_the_same_weights(name, tmp_path):
             assert same(resumed, unbroken), (stage, step)
 
 
-@pytest.mark.parametrize("name", ["frugal", "xmlcnn", "inceptionxml_plus"])
+@pytest.mark.parametrize("name", ["frugal", "xmlcnn", "inceptionxml_plus", *FROM_TEXTS])
 def test_bfloat16_learns_too(name):
     model = lt.fit(small(name, training__precision="bf16-mixed", lexical=None), board())
     assert lt.evaluate(model, board()).values["P@1"] >= 90

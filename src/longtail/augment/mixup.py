@@ -8,8 +8,8 @@ References: [Gandalf] table 6; methods §6.3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -67,6 +67,31 @@ class PointMixer(EmbeddingMixer):
         import torch  # noqa: PLC0415  (only where embeddings are)
 
         return embedded[torch.as_tensor(mixed.points, device=embedded.device)]
+
+
+@record
+class ManifoldMixUp(MixUp):
+    """Settings of manifold MixUp: what the encoder makes of two points is mixed, instead of their embeddings."""
+
+    part: ClassVar[str] = "manifoldmixup"
+    acts_on: ClassVar[tuple[Place, ...]] = ("batch", "states")
+
+    def prepare(self, fit: Fit) -> StateMixer:
+        """Return what mixes the batches; nothing has to be computed."""
+        return StateMixer(self)
+
+
+@dataclass(frozen=True, eq=False)
+class StateMixer(PointMixer):
+    """Manifold MixUp made ready."""
+
+    acts_on: ClassVar[tuple[Place, ...]] = ManifoldMixUp.acts_on
+
+    def apply(self, place: Place, value: Any, step: Step) -> Any:
+        """Change the targets of a batch, or mix its vectors."""
+        if place == "batch":
+            return super().apply(place, value, step)
+        return replace(value, pooled=super().apply(place, value.pooled, step))
 
 
 @record

@@ -30,21 +30,26 @@ FOLDERS = re.compile(r"(?<![\w.])/(?:[^\s/:;,'\"]+/)+")  # of absolute paths
 def run_suite(suite: Suite, out: Path, *, only: Iterable[str] = (), begin: Begin | None = None) -> list[Line]:
     """Run the jobs that have no line yet and append their lines; returns the new ones, failed and skipped ones too.
 
-    A killed suite continues where it was: finished jobs have their lines, and an unfinished training continues from its
+    Lines of the suites that this one reuses are taken over. A killed suite continues where it was: finished jobs have their lines, and an unfinished training continues from its
     checkpoint in the folder `OUT.unfinished`. `begin(job, number, total)` opens the progress of one job.
     """
     new = []
     with _locked(out):
         done = {key for key, line in latest(read_lines(out, repair=True)).items() if "error" not in line}
         remaining = [job for job in suite.jobs(only) if job.key not in done]
+        others = [line for name in suite.reuse for line in read_lines(out.with_name(f"{name}.jsonl"))]
         for number, job in enumerate(remaining, 1):
             reason = absent(job)
             if reason:
                 new.append({**job.described(), "skipped": reason})
                 continue
-            with begin(job, number, len(remaining)) if begin else nullcontext() as progress:
-                result = run_job(job, scratch_of(out, job), progress)
-            line = {"suite": suite.name, **job.described(), **result}
+            found = [line for line in others if job.is_answered_by(line)]
+            if found:
+                line = {**found[-1], "suite": suite.name, **job.described()}
+            else:
+                with begin(job, number, len(remaining)) if begin else nullcontext() as progress:
+                    result = run_job(job, scratch_of(out, job), progress)
+                line = {"suite": suite.name, **job.described(), **result}
             with out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
                 file.flush()

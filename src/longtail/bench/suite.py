@@ -74,6 +74,7 @@ class Suite:
     columns: Words = COLUMNS
     ratio_to: str | None = None
     note: str = ""
+    reuse: Words = ()  # suites beside this one: what they have run already is not run again
     run: tuple[Run, ...] = ()
     peer: tuple[Peer, ...] = ()
 
@@ -134,6 +135,11 @@ class Job:
     def key(self) -> str:
         """The key of this job, unique in the suite."""
         return key_of(self.described())
+
+    def is_answered_by(self, line: Mapping[str, Any]) -> bool:
+        """Return whether the line of another suite, which may call the run otherwise, has what this job would find."""
+        same = key_of(self.described() | {"run": ""}) == key_of({**line, "run": ""})
+        return same and "error" not in line and (bool(line.get("shuffled")) or not self.shuffled)
 
 
 def key_of(line: Mapping[str, Any]) -> str:

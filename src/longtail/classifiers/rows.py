@@ -48,6 +48,10 @@ class Rows(Products):
                 f"{recipe.name}: label rows of this encoder start at random: --set classifier.init=random"
             )
 
+    def in_width(self, encoder: Any) -> int | None:
+        """Return the dimension of the encoder, where what it makes of label texts is added before any head."""
+        return int(encoder.width) if self.text == "sum" else None
+
     def cost(self, sizes: Sizes) -> Cost:
         """Count the rows with two moments, a copy to serve and one to save."""
         table = 4.0 * sizes.labels * sizes.width

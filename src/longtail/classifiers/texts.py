@@ -51,8 +51,8 @@ class LabelText(Products):
         super().check(recipe)
 
     def in_width(self, encoder: Any) -> int | None:
-        """Return the dimension of word vectors, where they are summed."""
-        return int(encoder.dim) if self.texts == "words" else None
+        """Return the dimension of word vectors, or of the encoder, unless texts pass the head as points do."""
+        return {"words": int(encoder.dim), "tower": int(encoder.width)}.get(self.texts)
 
     def cost(self, sizes: Sizes) -> Cost:
         """Count the label vectors to serve and to save, their sums, and the bags of label texts."""

@@ -119,6 +119,11 @@ class FrozenConvolved:
         out = (out * self.scale + self.shift).reshape(count, places, channels)
         return np.ascontiguousarray(out.transpose(0, 2, 1), np.float32).reshape(count, channels * places)
 
+    def operations(self) -> int:
+        """Count the operations for one map: of the convolution, the layer and the pooling."""
+        places = self.weight.shape[1] // len(self.kernels)
+        return int(2 * (places * self.kernels.size + self.weight.size * (1 if self.pool is None else 2)))
+
     def arrays(self, name: str) -> Arrays:
         """Name the arrays for a model file."""
         arrays = {"kernels": self.kernels, "offset": self.offset, "scale": self.scale, "shift": self.shift}

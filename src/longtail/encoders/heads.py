@@ -64,6 +64,10 @@ class FrozenResidual:
         inner = activated(inner, self.activation)
         return np.asarray(inner * self.scale + self.shift + vectors, np.float32)
 
+    def operations(self) -> int:
+        """Count the operations for one vector."""
+        return 2 * self.weight.size
+
     def arrays(self, name: str) -> Arrays:
         """Name the arrays for a model file."""
         arrays = {"weight": self.weight, "bias": self.bias, "scale": self.scale, "shift": self.shift}
@@ -116,6 +120,10 @@ class FrozenGated:
         layer = product(active, self.weight.T) if vectors.ndim == 2 else active @ self.weight.T
         out = np.asarray(self.inner * (layer + self.bias) + self.outer * vectors, np.float32)
         return np.maximum(out, 0, out=out) if self.last else out
+
+    def operations(self) -> int:
+        """Count the operations for one vector."""
+        return 2 * self.weight.size
 
     def arrays(self, name: str) -> Arrays:
         """Name the arrays for a model file."""

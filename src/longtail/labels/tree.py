@@ -11,7 +11,7 @@ References: [Parabel], [AttentionXML], [ECLARE]; methods §4.2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -81,17 +81,19 @@ def smoothed(vectors: sp.csr_array, graph: sp.csr_array, *, most: int = MOST) ->
     return _product(normalised(graph), vectors, most)
 
 
-def partition(train: Split, words: Words, count: int | None, *, smooth: bool, seed: int) -> Clusters:
+def partition(
+    train: Split, words: Words, count: int | None, *, walk: Mapping[str, Any] | None = None, seed: int
+) -> Clusters:
     """Put the labels of a data set into clusters by the words of its original points; None: about eight labels each.
 
-    `smooth` describes a label by its neighbours in the label graph too.
+    A `walk`, settings of `random_walk`, describes a label by its neighbours in the label graph too.
     """
     original = train.original
     bags = words.bag(original.need_texts("clusters"))
     names = None if original.labels.texts is None else words.bag(original.labels.texts)
     vectors = pifa(original.targets, bags, names=names)
-    if smooth:
-        vectors = smoothed(vectors, random_walk(original.targets, seed=seed))
+    if walk is not None:
+        vectors = smoothed(vectors, random_walk(original.targets, seed=seed, **walk))
     return Clusters.build(clusters(vectors, count or max(2, len(original.labels) // LABELS_EACH), seed=seed))
 
 

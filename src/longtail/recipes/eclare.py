@@ -27,7 +27,7 @@ def eclare() -> Recipe:
     first = Combined(of=texts, by="attention", bias=True, bias_init="prior")
     combined = Combined(of=(*texts, rows), by="attention", bias=True, bias_init="prior")
     clusters = Objective(over="clusters", head=point, sampler=AllLabels(), classifier=first, loss=BceMean())
-    level = LoopSettings(epochs=10, batch_size=255, learning_rate=0.004, schedule="step", decay_every=0.5)
+    level = LoopSettings(epochs=3, min_steps=300, batch_size=255, learning_rate=0.004, schedule="step", decay_every=0.5)
     return Recipe(
         name="eclare",
         encoder=Bag(dim=300, dropout=0.0, relu=False, init="random"),
@@ -37,12 +37,14 @@ def eclare() -> Recipe:
         ),
         stages=(
             Surrogate(
-                num_clusters=8192, smooth=True, objective=clusters, freeze=True,
-                training=LoopSettings(epochs=20, batch_size=255, learning_rate=0.005, schedule="step", decay_every=0.5),
+                num_clusters=None, smooth=True, objective=clusters, freeze=True,
+                training=LoopSettings(
+                    epochs=6, min_steps=600, batch_size=255, learning_rate=0.005, schedule="step", decay_every=0.5
+                ),
             ),
             Recluster(smooth=True, prune=1.0),
             Level(training=level),
-            Training(epochs=10, batch_size=255, learning_rate=0.004, schedule="step", decay_every=0.5),
+            Training(epochs=4, min_steps=300, batch_size=255, learning_rate=0.004, schedule="step", decay_every=0.5),
             Traverse(),
         ),
     )  # fmt: skip

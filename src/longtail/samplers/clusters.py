@@ -67,7 +67,7 @@ class Clusters(Sampler):
         fit = network.fit
         labels = fit.partition
         if labels is None:
-            labels = partition(fit.train, fit.words, self.num_clusters, smooth=self.smooth, seed=fit.seed)
+            labels = partition(fit.train, fit.words, self.num_clusters, walk={} if self.smooth else None, seed=fit.seed)
         return BuiltClusters(self, labels)
 
     def open(self, arrays: Mapping[str, NDArray[Any]], width: int, over: Any = None) -> ClusterRetriever:

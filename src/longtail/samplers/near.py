@@ -36,6 +36,7 @@ class Near(BatchPool):
     num_neighbours: int = Field(default=50, ge=0)  # nearest training points that are asked for their labels
     gamma: float = Field(default=0.075, ge=0, le=1)  # share of the points in the shortlist
     beta: float | None = Field(default=None, ge=0, le=1)  # share of the label rows in the score; None: validate
+    num_centroids: int = Field(default=300, ge=1)  # of a label with a crowd of points: more than 7,500
     texts: bool = False  # whether labels are near by their texts and those of their neighbours too
 
     def check(self, recipe: Any) -> None:
@@ -70,7 +71,9 @@ class Near(BatchPool):
         if self.texts and points.names is not None:
             graph = normalised(random_walk(network.fit.train.original.targets, seed=network.fit.seed))
             texts = unit(np.asarray(graph @ unit(network.vectors(points.names)), np.float32))
-        return NearRetriever.build(vectors, points.targets, beta=self.beta, texts=texts, **self._settings())
+        return NearRetriever.build(
+            vectors, points.targets, beta=self.beta, texts=texts, most=self.num_centroids, **self._settings()
+        )
 
 
 class BuiltNear(BuiltPool):

@@ -94,7 +94,7 @@ class ClusterRetriever:
         """Count the scoring of all clusters, and the labels of the best."""
         clusters = len(self.rows)
         scored = round(labels * min(1, self.top / clusters))
-        return 2 * clusters * dim + (2 * dim * dim if self.head else 0), scored
+        return 2 * clusters * dim + (self.head.operations() if self.head else 0), scored
 
     def arrays(self) -> Arrays:
         """Name the arrays for a model file."""

@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from longtail.errors import ModelError
 from longtail.files import matrix_arrays, matrix_of
 from longtail.labels.blocks import assembled, edge_rows
 from longtail.labels.tree import clusters
@@ -36,7 +37,8 @@ BETA = 0.5  # where no validation points decide
 class NearRetriever:
     """Label centroids and training points in the space of the encoder."""
 
-    centroids: Floats  # (L, D), length one, or the sum of two such: of points and of texts
+    centroids: Floats  # (R, D), length one, or the sum of two such: of points and of texts
+    label_of: Ints  # (R,) the label of each, ascending
     points: Floats  # (N, D), length one
     targets: LabelMatrix  # (N, L)
     beta: float  # share of the label rows in the score
@@ -47,21 +49,26 @@ class NearRetriever:
 
     @classmethod
     def build(
-        cls, vectors: Floats, targets: LabelMatrix, *, beta: float | None, texts: Floats | None = None, **settings: Any
-    ) -> NearRetriever:
-        """Average the vectors of the points of each label, and add those of its text, if any: similarities add up."""
-        _, rows = centroids(targets, vectors)
-        rows = rows if texts is None else rows + texts
+        cls, vectors: Floats, targets: LabelMatrix, *, beta: float | None, texts: Floats | None = None, most: int = 1,
+        **settings: Any,
+    ) -> NearRetriever:  # fmt: skip
+        """Average the vectors of the points of each label, and add those of its text, if any: similarities add up.
+
+        A label with a crowd of points has `most` centroids.
+        """
+        label_of, rows = centroids(targets, vectors, most=most)
+        rows = rows if texts is None else rows + texts[label_of]
         lengths = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        return cls(rows, vectors / lengths, targets, BETA if beta is None else beta, beta is None, **settings)
+        return cls(rows, label_of, vectors / lengths, targets, BETA if beta is None else beta, beta is None, **settings)
 
     def propose(self, vectors: Floats) -> sp.csr_array:
         """List what is near each vector (N, L); entries are the fused similarities."""
-        keep = min(self.keep, len(self.centroids))
+        keep = min(self.keep, self.targets.shape[1])
         # Fewer labels than are kept: with a small gamma, labels that only points bring would otherwise never get in.
         by_label = self._labels(vectors, max(1, round(0.75 * keep)))
         by_point = self._points(vectors, min(self.neighbours, len(self.points)))
-        proposed = fuse(by_label, by_point, self.targets, self.gamma, keep)
+        several = self.label_of if len(self.label_of) > self.targets.shape[1] else None
+        proposed = fuse(by_label, by_point, self.targets, self.gamma, keep, label_of=several)
         proposed.sort_indices()
         return proposed
 
@@ -77,8 +84,14 @@ class NearRetriever:
 
     def beyond(self, vectors: Floats, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
         """Return the similarity to the centroids of labels that are not proposed; no near point has them."""
-        products = np.einsum("pd,pd->p", unit(vectors)[rows], self.centroids[labels])
-        return np.asarray((1 - self.gamma) * products, np.float32)
+        starts = np.searchsorted(self.label_of, np.append(labels, self.targets.shape[1]))[:-1]
+        sizes = np.searchsorted(self.label_of, labels, "right") - starts
+        pairs = np.repeat(np.arange(len(labels)), sizes)  # one for each centroid
+        begins = np.cumsum(sizes) - sizes
+        which = starts[pairs] + np.arange(len(pairs)) - begins[pairs]
+        products = np.einsum("pd,pd->p", unit(vectors)[np.asarray(rows)[pairs]], self.centroids[which])
+        best = np.maximum.reduceat(products, begins) if len(products) else products
+        return np.asarray((1 - self.gamma) * best, np.float32)
 
     def combine(
         self, by_rows: Floats, own: Floats, starts: NDArray[Any], proposed: NDArray[np.bool_], *, cosine: bool = False
@@ -109,11 +122,11 @@ class NearRetriever:
 
     def operations(self, labels: int, dim: int) -> tuple[int, int]:
         """Count the comparison with all centroids and points, and the labels that are kept."""
-        return 2 * dim * (labels + len(self.points)), min(self.keep, labels)
+        return 2 * dim * (len(self.centroids) + len(self.points)), min(self.keep, labels)
 
     def arrays(self) -> Arrays:
         """Name the arrays for a model file."""
-        arrays: Arrays = {"near.centroids": self.centroids, "near.points": self.points}
+        arrays: Arrays = {"near.centroids": self.centroids, "near.labels": self.label_of, "near.points": self.points}
         return arrays | {"near.beta": np.array([self.beta])} | matrix_arrays("near.targets", self.targets)
 
     @classmethod
@@ -121,7 +134,12 @@ class NearRetriever:
         """Put the arrays of a model file together."""
         targets = matrix_of(arrays, "near.targets")
         beta = float(arrays["near.beta"][0])
-        return cls(arrays["near.centroids"], arrays["near.points"], targets, beta, False, **settings)
+        rows, label_of, points = (arrays[f"near.{name}"] for name in ("centroids", "labels", "points"))
+        if label_of.shape != (len(rows),) or (np.diff(label_of) < 0).any() or len(points) != targets.shape[0]:
+            raise ModelError("what is near in the model is damaged; train again")
+        if not np.array_equal(np.unique(label_of), np.arange(targets.shape[1])):
+            raise ModelError("what is near in the model does not fit its labels; train again")
+        return cls(rows, label_of, points, targets, beta, False, **settings)
 
 
 def _by_largest(values: Floats, starts: NDArray[Any], mask: NDArray[np.bool_]) -> Floats:

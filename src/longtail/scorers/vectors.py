@@ -250,7 +250,8 @@ class VectorScorer:
         """Count the multiplications and additions of one prediction: the encoder, its heads, and the scored labels."""
         labels, dim = len(self), self.store.dim
         own, scored = (0, labels) if self.retriever is None else self.retriever.operations(labels, dim)
-        return self.tower.operations() + own + (2 * dim * dim if self.project.head else 0) + 2 * scored * dim
+        head = self.project.head.operations() if self.project.head else 0
+        return self.tower.operations() + own + head + 2 * scored * dim
 
     def arrays(self) -> Arrays:
         """Name the arrays for a model file."""

@@ -9,6 +9,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from longtail.labels.tree import LABELS_EACH, partition
+from longtail.labels.walk import HOPS, RESTART
 from longtail.parts import Fit, Objective
 from longtail.records import Cost, Sizes, named, record
 from longtail.training.settings import LoopSettings, LoopStage
@@ -28,23 +29,30 @@ class Surrogate(LoopStage):
     part: ClassVar[str] = "surrogate"
     place: ClassVar[int] = 0
     renamed: ClassVar[Mapping[str, str]] = {"clusters": "num_clusters"}
-    num_clusters: int = Field(default=4096, ge=2)
+    num_clusters: int | None = Field(default=4096, ge=2)  # None: about four labels each
     smooth: bool = False  # cluster on points and graph neighbours instead of points alone
+    hops: int = Field(default=HOPS, ge=1)  # of the walk that finds neighbours
+    restart: float = Field(default=RESTART, ge=0, le=1)
     objective: Objective = Field(default_factory=score_clusters)
     training: LoopSettings = LoopSettings(learning_rate=0.01, schedule="step", decay_every=0.7)
     freeze: bool = True
 
     def total_cost(self, sizes: Sizes) -> Cost:
-        """Add up the cost of its parts: there are `num_clusters`."""
-        return super().total_cost(replace(sizes, labels=LABELS_EACH * min(sizes.labels, self.num_clusters)))
+        """Add up the cost of its parts, which count a cluster for LABELS_EACH labels."""
+        return super().total_cost(replace(sizes, labels=LABELS_EACH * self._count(sizes.labels)))
+
+    def _count(self, labels: int) -> int:
+        """Return the number of clusters of so many labels."""
+        return min(self.num_clusters or max(2, labels // 4), labels)
 
     def run(self, fit: Fit) -> Fit:
         """Train the encoder."""
         from longtail.training.loop import run_loop  # noqa: PLC0415  (torch)
         from longtail.training.network import TrainedNetwork  # noqa: PLC0415
 
-        count = min(self.num_clusters, len(fit.train.labels))
-        clusters = partition(fit.train, fit.words, count, smooth=self.smooth, seed=fit.seed)
+        count = self._count(len(fit.train.labels))
+        walk = {"hops": self.hops, "restart": self.restart} if self.smooth else None
+        clusters = partition(fit.train, fit.words, count, walk=walk, seed=fit.seed)
         network = TrainedNetwork(fit, (self.objective,), self.training, augmentations=prepared(fit), partition=clusters)
         run_loop(network, self.part, self.training)
         return fit.changed(before=network, frozen=self.freeze)
