@@ -11,7 +11,7 @@ import numpy as np
 import longtail as lt
 from longtail.data.dataset import Split, from_rows
 from longtail.model import Model
-from longtail.recipe import Recipe, find_recipe
+from longtail.recipe import Recipe, find_recipe, recipe_of
 from longtail.training.loop import Loop
 from longtail.training.network import TrainedNetwork
 
@@ -102,6 +102,17 @@ def short(name: str, /, **changes: Any) -> Recipe:
     if name.startswith("frugal"):
         recipe = recipe.override("lexical", None).override("augment.0.calibrate", False)
     return changed(recipe, changes)
+
+
+def dropless(recipe: Recipe) -> Recipe:
+    """Leave out all dropout, in every part."""
+
+    def without(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: 0.0 if key.endswith("dropout") else without(entry) for key, entry in value.items()}
+        return [without(entry) for entry in value] if isinstance(value, list) else value
+
+    return recipe_of(without(recipe.dump()))
 
 
 def networks(recipe: Recipe, train: Split, *, run: bool = False) -> dict[str, TrainedNetwork]:

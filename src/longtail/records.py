@@ -9,6 +9,7 @@ import dataclasses
 import enum
 import importlib
 import json
+from abc import ABC
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
@@ -99,7 +100,7 @@ class Cost:
         return Cost(self.memory + other.memory, self.disk + other.disk, self.seconds + other.seconds)
 
 
-class Part:
+class Part(ABC):
     """Settings of one thing, which knows how to build what it describes; subclasses are declared with `@record`."""
 
     part: ClassVar[str]  # the name in PARTS

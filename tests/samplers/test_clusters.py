@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -9,13 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import board, networks, short
 
+import longtail as lt
 from longtail.encoders.heads import FrozenResidual, Residual
 from longtail.errors import ModelError, RecipeError
 from longtail.labels.tree import Clusters
 from longtail.parts import Batch, States, Step
+from longtail.records import When
 from longtail.samplers.clusters import BuiltClusters
 from longtail.samplers.clusters import Clusters as Sampler
-from longtail.scorers.clusters import ClusterRetriever
+from longtail.scorers.clusters import WEIGHT, WEIGHTS, ClusterRetriever
+from longtail.training.stages import training as stage
 from longtail.types import label_matrix, no_pairs
 
 
@@ -50,10 +55,61 @@ def test_candidates_are_the_labels_of_the_best_clusters(seed, head, top):
         part = slice(proposed.indptr[row], proposed.indptr[row + 1])
         assert proposed.indices[part].tolist() == expected
         np.testing.assert_allclose(proposed.data[part], scores[clusters.clusters.of[expected]], atol=1e-4)
-    by_rows = np.arange(proposed.nnz, dtype=np.float32)
-    assert clusters.combine(by_rows, proposed.data, proposed.indptr, np.ones(proposed.nnz, np.bool_)) is by_rows
     rows, labels = np.repeat(np.arange(4), 17), np.tile(np.arange(17), 4)
     np.testing.assert_allclose(clusters.beyond(vectors, rows, labels), np.concatenate(every), atol=1e-4)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.25, 1.0])
+def test_labels_are_ranked_by_both_probabilities(weight):
+    clusters = replace(retriever(0, head=True, top=3), weight=weight)
+    proposed = clusters.propose(np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32))
+    by_rows = np.random.default_rng(2).normal(0, 5, proposed.nnz).astype(np.float32)
+    scores = clusters.combine(by_rows, proposed.data, proposed.indptr, np.ones(proposed.nnz, np.bool_))
+    assert (scores <= 0).all()
+    for score, row, own in zip(scores, by_rows, proposed.data, strict=True):
+        expected = -math.log1p(math.exp(-row)) - weight * math.log1p(math.exp(-own))
+        assert score == pytest.approx(expected, rel=1e-5)
+    np.testing.assert_allclose(clusters.additive(scores), np.exp(scores))
+    large = clusters.combine(*(np.full(2, size, np.float32) for size in (-1e4, 1e4)), np.array([0, 2]), np.ones(2, bool))
+    assert np.isfinite(large).all()  # neither probability is 0
+
+
+def test_new_labels_never_rank_before_the_best_trained_one():
+    scores = retriever(0, head=False, top=2).score_new(np.array([-3.0, 9.0], np.float32), np.zeros(2), -0.5)
+    np.testing.assert_allclose(scores, [-math.log1p(math.exp(3)), -0.5], rtol=1e-5)
+
+
+def test_the_weight_of_clusters_is_the_first_of_the_best():
+    class Scorer:
+        def led(self, chosen):
+            return chosen
+
+    undecided = replace(retriever(0, head=False, top=2), undecided=True)
+    assert undecided.choose(Scorer(), lambda trial: -abs(trial.weight - 0.3)).weight == 0.25
+    assert undecided.choose(Scorer(), lambda trial: 0.0).weight == 0.0
+    fixed = retriever(0, head=False, top=2)
+    assert fixed.choose(Scorer(), lambda trial: -trial.weight) is fixed
+
+
+def test_the_weight_of_clusters_is_chosen_on_validation_points_and_kept(tmp_path):
+    recipe = short("inceptionxml_plus")
+    assert recipe.undecided() == When.WHILE and recipe.override("sampler.cluster_weight", 0.5).undecided() == When.NEVER
+    tried = []
+
+    def quality(scorer, validation):
+        tried.append((scorer.retriever.weight, len(validation)))
+        return -abs(scorer.retriever.weight - 0.5)
+
+    with patch.object(stage, "quality", quality):
+        model = lt.fit(recipe, board())
+    assert tried == [(weight, 20) for weight in WEIGHTS]
+    fixed = lt.fit(recipe.override("sampler.cluster_weight", 0.4), board())
+    for trained, weight in ((model, 0.5), (fixed, 0.4)):
+        assert trained.vectors.retriever.weight == weight
+        trained.save(tmp_path / "run", force=True)
+        assert type(trained).load(tmp_path / "run").vectors.retriever.weight == weight
+    few = lt.fit(recipe, board(19))  # too few to hold any out
+    assert few.vectors.retriever.weight == WEIGHT
 
 
 @pytest.mark.parametrize("head", [True, False])
@@ -67,6 +123,7 @@ def test_a_retriever_comes_back_and_a_damaged_one_does_not(head):
         return ClusterRetriever.of_arrays(arrays | changes, layer, 2)
 
     assert np.array_equal(opened().scores(vectors), clusters.scores(vectors))
+    assert opened(**{"clusters.weight": np.array([0.25])}).weight == 0.25 and not opened().undecided
     assert opened().propose(vectors).indices.tolist() == clusters.propose(vectors).indices.tolist()
     of = arrays["clusters.of"]
     for wrong in (of + 9, of - 1, np.zeros(17, np.int32), of[None]):
@@ -147,25 +204,29 @@ def test_a_point_sees_the_labels_of_its_own_clusters(network):
         assert mask[row].tolist() == [cluster in seen for cluster in of]
 
 
-def test_the_union_is_cut_where_fewest_points_chose(network):
-    partition = network.terms[0].sampler.partition
+def test_the_union_is_cut_where_fewest_points_chose():
+    partition = Clusters.build(np.repeat(np.arange(8), 4))  # of four labels each
     chosen = np.zeros((4, len(partition)), bool)
     chosen[:, 1] = chosen[:3, 4] = chosen[0, 6] = chosen[0, 2] = True
     positive = np.zeros_like(chosen)
     positive[0, 6] = True
-    sizes = np.diff(partition.starts)
 
-    def labels_of(most, chosen=chosen, positive=positive):
-        return BuiltClusters(Sampler(max_candidates=most), partition)._union(chosen, positive)
+    def labels_of(most, points=4, positive=positive):
+        sampler = BuiltClusters(Sampler(max_candidates=most), partition)
+        return sampler._union(chosen[:points], positive[:points])
 
-    def clusters_of(most):
-        return sorted(set(partition.of[labels_of(most)].tolist()))
+    def clusters_of(most, **more):
+        return sorted(set(partition.of[labels_of(most, **more)].tolist()))
 
     assert clusters_of(10**6) == [1, 2, 4, 6]
-    assert clusters_of(int(sizes[[6, 1, 4]].sum())) == [1, 4, 6]
-    assert clusters_of(int(sizes[[6, 1]].sum())) == [1, 6]
-    assert clusters_of(1) == [6]  # what a point has is never cut
-    assert labels_of(10, chosen & False, positive & False).tolist() == []
+    assert clusters_of(4) == [1, 2, 4, 6]  # for each of four points
+    assert clusters_of(3) == [1, 4, 6]
+    assert clusters_of(2) == [1, 6]
+    assert clusters_of(3, points=2) == [6]  # fewer points have room for fewer labels
+    assert clusters_of(4, points=2) == [1, 6]
+    assert clusters_of(1) == [6]
+    assert clusters_of(1, positive=chosen) == [1, 2, 4, 6]  # what a point has is never cut
+    assert labels_of(10, points=0).tolist() == []
 
 
 def test_what_is_served_is_what_was_learnt(network):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,18 +28,18 @@ class Mixed:
     labels: NDArray[np.int64] | None = None  # (B,) partner label whose text is mixed in, -1 none
 
 
-class EmbeddingMixer:
+class EmbeddingMixer(ABC):
     """An augmentation that draws partners for a batch and then mixes embeddings with theirs."""
 
     acts_on: ClassVar[tuple[Place, ...]] = ("batch", "embeddings")
 
+    @abstractmethod
     def draw(self, targets: LabelMatrix, random: np.random.Generator) -> Mixed:
         """Draw partners and shares for a batch with these targets (B, L)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def partners(self, mixed: Mixed, embedded: Tensor, step: Step) -> Tensor:
         """Return the embeddings of the partners."""
-        raise NotImplementedError
 
     def apply(self, place: Place, value: Any, step: Step) -> Any:
         """Change the targets of a batch, or mix its embeddings (B, …)."""

@@ -30,8 +30,9 @@ FOLDERS = re.compile(r"(?<![\w.])/(?:[^\s/:;,'\"]+/)+")  # of absolute paths
 def run_suite(suite: Suite, out: Path, *, only: Iterable[str] = (), begin: Begin | None = None) -> list[Line]:
     """Run the jobs that have no line yet and append their lines; returns the new ones, failed and skipped ones too.
 
-    Lines of the suites that this one reuses are taken over. A killed suite continues where it was: finished jobs have their lines, and an unfinished training continues from its
-    checkpoint in the folder `OUT.unfinished`. `begin(job, number, total)` opens the progress of one job.
+    Lines of the suites that this one reuses are taken over. A killed suite continues where it was: finished jobs have
+    their lines, and an unfinished training continues from its checkpoint in the folder `OUT.unfinished`.
+    `begin(job, number, total)` opens the progress of one job.
     """
     new = []
     with _locked(out):

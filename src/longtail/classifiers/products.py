@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
@@ -37,7 +38,7 @@ class Products(Classifier):
     dropout: float = Field(default=0.0, ge=0, lt=1)  # before the label vectors
 
 
-class BuiltProducts:
+class BuiltProducts(ABC):
     """Label vectors while they are trained; a subclass makes them."""
 
     def __init__(self, settings: Products, points: Points, network: Network) -> None:
@@ -62,13 +63,13 @@ class BuiltProducts:
         """Return the labels whose texts are to be encoded, ascending."""
         return None
 
+    @abstractmethod
     def vectors(self, labels: NDArray[np.int64], texts: States | None, step: Step) -> Tensor:
         """Make the vectors of labels for one step: (K, D)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def all_vectors(self, names: Names | None) -> Floats:
         """Make the vectors of all labels as they are served: (L, D)."""
-        raise NotImplementedError
 
     def text_rows(self) -> TextRows | None:
         """Return what makes vectors of new labels from sums of word vectors, where that is how vectors are made."""

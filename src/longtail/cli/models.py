@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from longtail.index import Index
     from longtail.metrics import Evaluation
     from longtail.model import Model
+    from longtail.recipe import Recipe
     from longtail.types import TopK
 
 Run = Annotated[Path, typer.Argument(help="A model folder that `longtail train` wrote.")]
@@ -34,14 +35,30 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
+def _start(recipe: str, published: str | None) -> Recipe:
+    """Find a recipe, with the settings that are published for a data set if one is named."""
+    from longtail.recipe import find_recipe
+    from longtail.recipes.published import published_settings
+
+    found = find_recipe(recipe)
+    for path, value in published_settings(recipe.partition("+")[0], published).items() if published else ():
+        found = found.override(path, value)
+    return found
+
+
 def train(
     recipe: Annotated[str, typer.Argument(help="A recipe by name; + adds augmentations: knn+gandalf.")],
     data: Data,
     out: Annotated[Path, typer.Option("--out", "-o", help="The model folder to write.")],
+    *,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting: --set lexical.neighbours=20.")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same model; 0 if not given.")] = None,
+    published: Annotated[
+        str | None,
+        typer.Option(help="Start from the settings that the papers print for this data set: LF-AmazonTitles-131K."),
+    ] = None,
     ensemble: Annotated[
         int | None, typer.Option(min=1, help="Fit so many models with other seeds and average their scores.")
     ] = None,
@@ -53,10 +70,9 @@ def train(
     """Fit a recipe to a data set and write the model folder."""
     from longtail.data.formats import load
     from longtail.pipeline import estimate, evaluate, fit, need_memory
-    from longtail.recipe import find_recipe
 
     more = [f"{name}={value}" for name, value in (("seed", seed), ("ensemble", ensemble)) if value is not None]
-    settings = with_settings(find_recipe(recipe), [*(set_ or []), *more])
+    settings = with_settings(_start(recipe, published), [*(set_ or []), *more])
     if (out / "config.json").exists() and not force and not dry_run:
         raise DataError(
             "a finished model is here", file=out, remedy="pass --force to replace it, or choose another --out"
@@ -216,9 +232,29 @@ def show_evaluation(title: str, result: Evaluation) -> None:
     table("Head to tail, bins of equal volume", ("bin", "labels", "points each", *heads), rows, note=note)
 
 
-def recipes(json: Json = False) -> None:
-    """List the recipes and the augmentations that can follow a +."""
+def recipes(
+    published: Annotated[bool, typer.Option("--published", help="List the scores that the papers print.")] = False,
+    json: Json = False,
+) -> None:
+    """List the recipes and the augmentations that can follow a +, or what the papers print for them."""
     from longtail.recipe import RECIPES, augmentations, find_recipe
+
+    if published:
+        from longtail.recipes.published import published_scores
+
+        scores = published_scores()
+        if json:
+            emit([{"model": one.recipe, "data": one.data, "source": one.source, **one.metrics} for one in scores])
+            return
+        metrics = tuple(scores[0].metrics)
+        lines = [
+            (one.data, one.recipe, *(f"{one.metrics[name]:.2f}" for name in metrics), one.source) for one in scores
+        ]
+        table(
+            "Scores in the papers", ("data", "recipe", *metrics, "where"), lines,
+            note="settings: longtail train RECIPE --published DATA; mind ensembles and misprints (published.toml)",
+        )  # fmt: skip
+        return
 
     by_name = {name: find_recipe(name) for name in RECIPES}
     if json:

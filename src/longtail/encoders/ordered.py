@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,9 +37,9 @@ class OrderedEncoder(Encoder):
     max_tokens: int = Field(default=32, ge=1, le=512)
     init: str = "glove"
 
+    @abstractmethod
     def layers(self, seed: int) -> Any:
         """Make the torch module that turns embedded words (B, T, D) into vectors (B, width)."""
-        raise NotImplementedError
 
     def tokenizer(self, texts: Texts, names: Texts | None, words: Words) -> Sequences:
         """Give numbers to the words of points and label texts, the most common first."""

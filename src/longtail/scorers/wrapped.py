@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -16,7 +17,7 @@ Ranked = tuple[NDArray[Any], Floats]  # labels and scores, best first
 
 
 @dataclass(frozen=True, eq=False)
-class Wrapped:
+class Wrapped(ABC):
     """A scorer over another; a subclass has `top`, `pairs`, `operations` and `arrays`."""
 
     first: Any  # Scorer
@@ -63,13 +64,13 @@ class Wrapped:
         added: Floats = self.first.additive(scores)
         return added
 
+    @abstractmethod
     def top(self, query: Query, k: int) -> tuple[Ints, Floats]:
         """Find the k best labels of each text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pairs(self, query: Query, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
         """Score pairs: text rows[i] with labels[i]; rows ascend."""
-        raise NotImplementedError
 
     def top_one(self, query: Query, n: int) -> Ranked:
         """Find the n best labels of the only text, best first."""

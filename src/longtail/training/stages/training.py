@@ -105,8 +105,8 @@ def weighed(fit: Fit, weight: float) -> Fit:
 
 def prepared(fit: Fit, places: tuple[Place, ...] = IN_STEPS) -> list[Prepared]:
     """Make the augmentations ready that act on nothing but these places."""
-    parts = [part for part in fit.recipe.augment if part.acts_on != ("dataset",) and {*part.acts_on} <= {*places}]
-    return [part.prepare(fit) for part in parts]
+    found = [part.prepare(fit) for part in fit.recipe.augment if {*part.acts_on} <= {*places}]
+    return [part for part in found if part is not None]
 
 
 def hits(scorer: Any, query: Query, validation: Any) -> NDArray[np.bool_]:

@@ -1,0 +1,105 @@
+"""What each kind of part must do; nothing concrete. The core knows these kinds and no part by its name.
+
+A part is a frozen record of settings that builds what it describes: `build` makes the half that is trained (torch is
+imported there), `freeze` turns that into the half that is served, `open` reads the served half from a model folder.
+
+Encoder      → Tower → FrozenTower           texts to vectors
+Head         → BuiltHead → FrozenHead        vectors to vectors, before the label rows
+Sampler      → BuiltSampler → Retriever      which labels a batch, or a query, is scored against
+Classifier   → BuiltClassifier → Scorer      vectors and labels to scores
+Loss                                         scores and targets to a number
+Objective                                    one of each: what a step minimises the weighted sum of
+BatchOrder                                   which points stand side by side in a batch
+Stage                                        one run of the loop, or what comes between two
+Augmentation → Prepared                      more points, or other ones, at the places that it names
+Voice        → Scorer                        scores that need no training
+LabelStore                                   label vectors, wherever they are kept
+"""
+
+from __future__ import annotations
+
+from longtail.parts.kinds import (
+    Augmentation,
+    BatchOrder,
+    Classifier,
+    Encoder,
+    Head,
+    Loss,
+    Objective,
+    Sampler,
+    Stage,
+    Voice,
+)
+from longtail.parts.serving import (
+    Arrays,
+    FrozenHead,
+    FrozenTower,
+    LabelStore,
+    Query,
+    Retriever,
+    Scorer,
+    below,
+)
+from longtail.parts.trained import (
+    DRAWN,
+    Batch,
+    BuiltClassifier,
+    BuiltHead,
+    BuiltSampler,
+    Candidates,
+    Fit,
+    Inputs,
+    Network,
+    Noise,
+    Place,
+    Points,
+    Prepared,
+    Replace,
+    States,
+    Step,
+    Table,
+    TextsAs,
+    Tokenizer,
+    Tower,
+)
+
+__all__ = [
+    "DRAWN",
+    "Arrays",
+    "Augmentation",
+    "Batch",
+    "BatchOrder",
+    "BuiltClassifier",
+    "BuiltHead",
+    "BuiltSampler",
+    "Candidates",
+    "Classifier",
+    "Encoder",
+    "Fit",
+    "FrozenHead",
+    "FrozenTower",
+    "Head",
+    "Inputs",
+    "LabelStore",
+    "Loss",
+    "Network",
+    "Noise",
+    "Objective",
+    "Place",
+    "Points",
+    "Prepared",
+    "Query",
+    "Replace",
+    "Retriever",
+    "Sampler",
+    "Scorer",
+    "Stage",
+    "States",
+    "Step",
+    "Table",
+    "TextsAs",
+    "Tokenizer",
+    "Tower",
+    "Voice",
+    "below",
+]

@@ -1,0 +1,255 @@
+"""What each kind of part must do: records of settings that build, freeze and open what they describe."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from longtail.data.dataset import Split
+from longtail.data.tokens import Words
+from longtail.errors import RecipeError
+from longtail.labels.tree import LABELS_EACH
+from longtail.parts.serving import Arrays, FrozenHead, FrozenTower, Retriever, Scorer
+from longtail.parts.trained import (
+    BuiltClassifier,
+    BuiltHead,
+    BuiltSampler,
+    Fit,
+    Inputs,
+    Network,
+    Place,
+    Points,
+    Prepared,
+    Tokenizer,
+    Tower,
+)
+from longtail.records import Cost, Part, Sizes, record
+from longtail.types import Texts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Encoder(Part):
+    """Texts to vectors; brings its own tokenizer."""
+
+    min_batch: ClassVar[int] = 1  # points that a batch must have
+    sums_words: ClassVar[bool] = False  # whether vectors are sums of the table "words", so that rows can start there
+    has_words: ClassVar[bool] = False  # whether there is a table "words" that texts of labels can be sums of
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """The dimension of the vectors."""
+
+    def tokenizer(self, texts: Texts, names: Texts | None, words: Words) -> Tokenizer:
+        """Fit a tokenizer to points and label texts; `words` is the vocabulary that the whole model shares."""
+        return words
+
+    def load_tokenizer(self, folder: Path, words: Words) -> Tokenizer:
+        """Open the tokenizer of a model folder."""
+        return words
+
+    @abstractmethod
+    def inputs(self, tokenizer: Any, texts: Sequence[str]) -> Inputs:
+        """Turn texts into numbers."""
+
+    def start(self, tokenizer: Any, inputs: Sequence[Inputs], seed: int) -> Arrays:
+        """Compute what weights start from, where that is costly: word vectors."""
+        return {}
+
+    @abstractmethod
+    def build(self, start: Arrays, network: Network) -> Tower:
+        """Make the half that is trained."""
+
+    @abstractmethod
+    def open(self, arrays: Mapping[str, NDArray[Any]], tokenizer: Any) -> FrozenTower:
+        """Make the half that is served, from what `FrozenTower.arrays` gave."""
+
+
+class Head(Part):
+    """Vectors to vectors, between the encoder and the label rows of one objective."""
+
+    def out_width(self, width: int) -> int:
+        """Return the dimension of what comes out, for vectors of that width."""
+        return width
+
+    @abstractmethod
+    def build(self, width: int, network: Network) -> BuiltHead:
+        """Make the half that is trained."""
+
+    @abstractmethod
+    def open(self, arrays: Mapping[str, NDArray[Any]], name: str, width: int) -> FrozenHead:
+        """Make the half that is served, for vectors of that width, from what `FrozenHead.arrays` gave."""
+
+
+class Sampler(Part):
+    """Which labels a batch is scored against."""
+
+    scores_probabilities: ClassVar[bool] = False  # whether served scores are logarithms of probabilities
+
+    @abstractmethod
+    def build(self, network: Network) -> BuiltSampler:
+        """Make ready for the points of a network."""
+
+    def open(self, arrays: Mapping[str, NDArray[Any]], width: int, over: Objective | None = None) -> Retriever | None:
+        """Make the half that is served; None: queries are scored against all labels.
+
+        `over` is the recipe's objective over clusters.
+        """
+        return None
+
+
+class Classifier(Part):
+    """Vectors and labels to scores."""
+
+    def in_width(self, encoder: Any) -> int | None:
+        """Return the dimension that the vectors of points must have; None: any."""
+        return None
+
+    @abstractmethod
+    def build(self, points: Points, width: int, network: Network) -> BuiltClassifier:
+        """Make the half that is trained, for the labels (or clusters) of points and vectors of that width."""
+
+    @abstractmethod
+    def open(
+        self, arrays: Mapping[str, NDArray[Any]], tower: FrozenTower, head: FrozenHead | None, width: int
+    ) -> Scorer:
+        """Make the half that is served, from what `Scorer.arrays` gave."""
+
+
+class Loss(Part):
+    """Scores and targets to a number."""
+
+    @abstractmethod
+    def __call__(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
+        """Compute the loss of logits (B, K); `mask` is False where a pair must not be learnt from."""
+
+
+@record
+class Objective(Part):
+    """One term of what a step minimises: `weight` times the loss of its scores.
+
+    `over="clusters"` learns the clusters of another objective's sampler instead of labels. For the share `detach` of
+    the steps its gradient does not reach the encoder.
+    """
+
+    part: ClassVar[str] = "objective"
+    head: Head | None = None
+    sampler: Sampler
+    classifier: Classifier
+    loss: Loss
+    weight: float = Field(default=1.0, gt=0)
+    over: Literal["labels", "clusters"] = "labels"
+    detach: float = Field(default=0.0, ge=0, le=1)
+
+    def check(self, recipe: Any) -> None:
+        """Ask for a head that gives what the classifier takes."""
+        super().check(recipe)
+        width, needed = recipe.encoder.width, self.classifier.in_width(recipe.encoder)
+        width = width if self.head is None else self.head.out_width(width)
+        if needed not in (None, width):
+            raise RecipeError(
+                f"{recipe.name}: {self.classifier.part} takes vectors of {needed} dimensions and gets {width}: "
+                "use a head that gives so many, such as convolved"
+            )
+
+    def total_cost(self, sizes: Sizes) -> Cost:
+        """Add up the cost of its parts; clusters are fewer than labels, and a head may change the width."""
+        if self.over == "clusters":
+            sizes = replace(sizes, labels=-(-sizes.labels // LABELS_EACH))
+        if self.head is not None:
+            sizes = replace(sizes, width=self.head.out_width(sizes.width))
+        return super().total_cost(sizes)
+
+    def open(
+        self, arrays: Mapping[str, NDArray[Any]], tower: FrozenTower, width: int, *,
+        over: Objective | None = None, led: bool = True,
+    ) -> Scorer:  # fmt: skip
+        """Make what is served of this objective; `over` is the recipe's objective over clusters."""
+        head = None if self.head is None else self.head.open(arrays, "head", width)
+        scorer = self.classifier.open(arrays, tower, head, width if self.head is None else self.head.out_width(width))
+        retriever = self.sampler.open(arrays, width, over) if led else None
+        return scorer if retriever is None else scorer.led(retriever)
+
+
+class BatchOrder(Part):
+    """Which points stand side by side in a batch."""
+
+    @abstractmethod
+    def build(self, fit: Fit) -> Callable[[np.random.Generator], NDArray[np.int64]]:
+        """Make ready; what it returns orders the points of an epoch, given its chance."""
+
+
+class Stage(Part):
+    """One run of the loop, or what comes between two."""
+
+    place: ClassVar[int] = 1  # where it stands among others when it is added by name
+
+    def prepare(self, fit: Fit, run: Callable[[Fit], Any]) -> Fit:
+        """Settle what all stages share, before the first; `run` makes a scorer by short runs of all of them."""
+        return fit
+
+    @abstractmethod
+    def run(self, fit: Fit) -> Fit:
+        """Do it, and return what the next stage starts from."""
+
+    def steps(self, points: int) -> tuple[int, float]:
+        """Return the points of a step, and how often the stage looks at every point, for the estimate."""
+        return 0, 0.0
+
+    def shortened(self, share: float) -> Self:
+        """Return the same stage with a share of its steps, to choose by."""
+        return self
+
+    def refits(self, points: int) -> bool:
+        """Return whether so few points are trained on again, all of them, once everything is chosen."""
+        return False
+
+    def open(self, arrays: Mapping[str, NDArray[Any]], scorer: Scorer, opened: Callable[..., Scorer]) -> Scorer:
+        """Add to the served model what the stage made.
+
+        `opened(arrays, led=False)` opens the first objective, without what its sampler proposes.
+        """
+        return scorer
+
+
+class Augmentation(Part):
+    """Makes or changes training points at the places that it names."""
+
+    acts_on: ClassVar[tuple[Place, ...]]
+
+    def fit(self, train: Split, *, seed: int) -> Self:
+        """Return the same settings with what the training points settle, so that it is kept with the model."""
+        return self
+
+    def augment(self, train: Split, *, seed: int) -> Split:
+        """Return more or other training points, before training (place "dataset")."""
+        return train
+
+    def prepare(self, fit: Fit) -> Prepared | None:
+        """Compute once what all steps need (all other places)."""
+        return None
+
+
+class Voice(Part):
+    """Scores that are looked up rather than trained."""
+
+    @abstractmethod
+    def choose(self, train: Split, validation: Split | None, words: Words) -> tuple[Self, Any]:
+        """Settle what is not set; returns the settings, and a scorer of `train` where validation points were used."""
+
+    @abstractmethod
+    def fit(self, train: Split, words: Words) -> Any:
+        """Make the scorer; every setting must be chosen."""
+
+    @abstractmethod
+    def load(self, folder: Path, words: Words) -> Any:
+        """Open the scorer of a model folder."""

@@ -1,0 +1,346 @@
+"""POINTS → LOSS: the halves of parts that are trained, and the nouns of a training."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from longtail.data.dataset import Split
+from longtail.data.tokens import Words
+from longtail.labels.tree import Clusters
+from longtail.parts.serving import Arrays, FrozenHead, FrozenTower, Retriever, Scorer
+from longtail.types import Floats, LabelMatrix, Progress, Texts, without
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from longtail.parts.kinds import Encoder
+
+Place = Literal["dataset", "words", "batch", "embeddings", "states", "contexts"]
+TextsAs = Literal["tower", "head", "words"]  # up to the head, through it as points go, or as sums of word vectors
+Replace = Callable[[NDArray[Any]], NDArray[Any]]
+DRAWN = "drawn"  # where a step remembers the labels that its points were drawn for
+
+
+class Inputs(Protocol):
+    """Rows of texts that were turned into word numbers."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: NDArray[np.int64]) -> Self:
+        """Select rows."""
+
+    def words(self) -> NDArray[Any]:
+        """All word numbers that occur, with repetition."""
+
+    def bags(self, width: int) -> sp.csr_array:
+        """Count the words of each row, or weigh them: (N, width)."""
+
+    def followed(self, others: Self, rows: NDArray[np.int64]) -> Self:
+        """Append row rows[i] of `others` to row i; -1 leaves it as it is."""
+
+    def replaced(self, replace: Replace) -> Self:
+        """Exchange words for others."""
+
+
+class Tokenizer(Protocol):
+    """A vocabulary that a model folder keeps."""
+
+    @property
+    def vocabulary(self) -> Texts:
+        """The words."""
+
+    def __len__(self) -> int: ...
+
+    def save(self, folder: Path) -> None:
+        """Write into a model folder."""
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """The training points as numbers, and the texts of the labels."""
+
+    inputs: Inputs
+    targets: LabelMatrix  # (N, L), soft values allowed
+    excluded: LabelMatrix  # (N, L) pairs that must not be learnt from
+    weights: Floats  # (N,)
+    names: Inputs | None = None  # (L,)
+    partition: Clusters | None = None  # where targets are those of clusters
+
+    def take(self, rows: NDArray[np.int64]) -> Batch:
+        """Select a batch."""
+        return Batch(rows, self.inputs.take(rows), self.targets[rows], self.excluded[rows], self.weights[rows])
+
+    def clustered(self, partition: Clusters) -> Points:
+        """Learn clusters of labels instead of labels; a cluster with a positive is one."""
+        targets = partition.targets(self.targets)
+        excluded = without(partition.targets(self.excluded), targets)
+        return replace(self, targets=targets, excluded=excluded, partition=partition, names=None)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The points of one step."""
+
+    rows: NDArray[np.int64]  # (B,) places among the training points
+    inputs: Inputs
+    targets: LabelMatrix  # (B, L)
+    excluded: LabelMatrix  # (B, L)
+    weights: Floats  # (B,)
+
+    def clustered(self, partition: Clusters) -> Batch:
+        """Learn clusters of labels instead of labels; a cluster with a positive is one."""
+        targets = partition.targets(self.targets)
+        return replace(self, targets=targets, excluded=without(partition.targets(self.excluded), targets))
+
+
+@dataclass(frozen=True, eq=False)
+class States:
+    """What a tower makes of texts: one vector each, and one for each token where the recipe asks for them."""
+
+    pooled: Tensor  # (B, D)
+    tokens: Tensor | None = None  # (B, T, D)
+    mask: Tensor | None = None  # (B, T) True where there is a token
+
+    def detach(self) -> States:
+        """Cut the way back to the tower."""
+        tokens = None if self.tokens is None else self.tokens.detach()
+        return States(self.pooled.detach(), tokens, self.mask)
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """The labels that a batch is scored against, ascending, and which of them each point sees (all where None)."""
+
+    labels: NDArray[np.int64]  # (K,)
+    mask: Tensor | None = None  # (B, K)
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One step of a training; all chance in it comes from `draw`."""
+
+    draw: np.random.Generator
+    progress: float  # share of the steps that is done
+    network: Network
+    augmentations: Sequence[Prepared] = ()
+    memory: dict[Any, Any] = field(default_factory=dict)  # what one place leaves for a later one, by whoever left it
+
+    def apply(self, place: Place, value: Any) -> Any:
+        """Let the augmentations that act on a place change what is there: the only way in which they are called."""
+        for part in self.augmentations:
+            if place in part.acts_on:
+                value = part.apply(place, value, self)
+        return value
+
+    def drop(self, values: Tensor, share: float) -> Tensor:
+        """Apply dropout."""
+        return self.network.noise.drop(values, share, self.draw)
+
+    def plain(self) -> Step:
+        """Return the same step without augmentations: label texts are encoded as they are."""
+        return replace(self, augmentations=())
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """What the stages of a training share, and what they hand on."""
+
+    recipe: Any  # Recipe
+    train: Split
+    validation: Split | None  # points that nothing is learnt from
+    words: Words
+    tokenizer: Tokenizer
+    points: Points
+    scratch: Path | None = None
+    fingerprint: str = ""
+    progress: Progress | None = None
+    before: Network | None = None  # what the stages before have trained
+    frozen: bool = False  # whether the tower stays as it is
+    partition: Clusters | None = None  # of the labels, where a stage has made one
+    graph: sp.csr_array | None = None  # of the labels, where a stage has pruned it
+    scorer: Scorer | None = None  # what the stages so far have made
+
+    @property
+    def seed(self) -> int:
+        """The seed of all chance."""
+        return int(self.recipe.seed)
+
+    @cached_property
+    def start(self) -> Arrays:
+        """What the weights of towers start from, computed once for all stages."""
+        names = [] if self.points.names is None else [self.points.names]
+        encoder: Encoder = self.recipe.encoder
+        return encoder.start(self.tokenizer, [self.points.inputs, *names], self.seed)
+
+    def changed(self, **changes: Any) -> Fit:
+        """Change some fields and keep what was computed."""
+        fit = replace(self, **changes)
+        if "start" in self.__dict__:
+            fit.__dict__["start"] = self.start
+        return fit
+
+
+class Table(Protocol):
+    """Rows of which a step reads and changes only those that it uses, wherever they are kept."""
+
+    @property
+    def values(self) -> Tensor:
+        """All rows."""
+
+    def gather(self, rows: NDArray[np.int64]) -> Tensor:
+        """Take rows for one step; several gathers of a step add up."""
+
+    def step(self, learning_rate: float, number: int) -> None:
+        """Apply the gradients of the rows that were gathered; `number` counts the steps from one."""
+
+    def arrays(self, name: str) -> Arrays:
+        """Name values and optimiser state for a checkpoint."""
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]], name: str) -> None:
+        """Take values and state from a checkpoint."""
+
+
+class Noise(Protocol):
+    """Where dropout comes from."""
+
+    def drop(self, values: Tensor, share: float, draw: np.random.Generator) -> Tensor:
+        """Zero a share of the entries and scale the others up."""
+
+
+class Network(Protocol):
+    """What is being trained."""
+
+    fit: Fit
+    points: Points
+    device: torch.device
+    frozen: bool  # whether the tower stays as it is
+    noise: Noise
+
+    @property
+    def tower(self) -> Tower:
+        """The encoder."""
+
+    @property
+    def terms(self) -> Sequence[Any]:
+        """The objectives, made ready."""
+
+    def table(self, values: Any, *, frozen: bool = False) -> Table:
+        """Make a table whose rows are trained as the settings say."""
+
+    def vectors(self, inputs: Inputs) -> Floats:
+        """Encode texts outside of training."""
+
+    def over(self, name: str) -> Any:
+        """Return the objective over something else than labels."""
+
+    def scorer(self) -> Scorer:
+        """Return what was learnt so far, as it would be served."""
+
+
+class Tower(Protocol):
+    """An encoder while it is trained."""
+
+    tables: dict[str, Table]
+
+    @property
+    def module(self) -> nn.Module:
+        """The small parameters that every step changes."""
+
+    def __call__(self, inputs: Any, step: Step | None) -> States:
+        """Encode a batch; no step: outside of training."""
+
+    def embed(self, inputs: Any) -> Tensor:
+        """Look up the words of a batch, before anything is done with them."""
+
+    def bags(self, names: Any, partition: Clusters | None = None) -> Inputs:
+        """Weigh the words of label texts, or of clusters of labels, for `sums`; for encoders with a table of words."""
+
+    def sums(self, bags: Any) -> Tensor:
+        """Sum the vectors of the words of bags: (B, D)."""
+
+    def expect(self, *inputs: Any) -> None:
+        """Make ready for what this step will encode, to read shared rows once; it may do nothing."""
+
+    def take_over(self, other: Any) -> None:
+        """Start from the weights of another tower of the same kind."""
+
+    def freeze(self, tokenizer: Any) -> FrozenTower:
+        """Give the half that is served."""
+
+
+class BuiltHead(Protocol):
+    """A head while it is trained: a torch module."""
+
+    def __call__(self, vectors: Tensor, step: Step) -> Tensor:
+        """Pass vectors (B, D) through."""
+
+    def freeze(self) -> FrozenHead:
+        """Give the half that is served."""
+
+
+class BuiltSampler(ABC):
+    """A sampler made ready; its state is kept in checkpoints."""
+
+    partition: Clusters | None = None  # of the labels, which an objective over clusters learns
+
+    @abstractmethod
+    def propose(self, batch: Batch, states: Callable[[], States], step: Step) -> Candidates:
+        """Choose the labels of a batch; `states` encodes it when it is asked for, which may be never."""
+
+    def on_epoch(self, epoch: int, network: Network) -> None:  # noqa: B027
+        """Mine or cluster again, before an epoch."""
+
+    def state(self) -> Arrays:
+        """Name what the next step depends on."""
+        return {}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: B027
+        """Take the state from a checkpoint."""
+
+    def freeze(self, network: Network) -> Retriever | None:
+        """Give the half that is served."""
+        return None
+
+
+class BuiltClassifier(Protocol):
+    """A classifier while it is trained."""
+
+    tables: dict[str, Table]
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The small parameters that every step changes."""
+
+    @property
+    def texts_as(self) -> TextsAs:
+        """How label texts are encoded."""
+
+    def texts(self, labels: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Return the labels whose texts are to be encoded; None: no texts."""
+
+    def __call__(self, states: States, labels: NDArray[np.int64], texts: States | None, step: Step) -> Tensor:
+        """Score a batch against labels: (B, K)."""
+
+    def freeze(self, tower: FrozenTower, head: FrozenHead | None, names: Callable[[slice], Floats] | None) -> Scorer:
+        """Give the half that is served; `names` encodes the texts of some labels."""
+
+
+class Prepared(Protocol):
+    """An augmentation made ready for one training set."""
+
+    @property
+    def acts_on(self) -> tuple[Place, ...]:
+        """The places at which it is called."""
+
+    def apply(self, place: Place, value: Any, step: Step) -> Any:
+        """Change what is at a place: a batch, embeddings (B, …), states or contexts."""
