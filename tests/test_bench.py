@@ -8,14 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from longtail.bench import job as job_module
 from longtail.bench.changes import job_data, permuted, shuffled
-from longtail.bench.job import latency, predictions
+from longtail.bench.job import latency
 from longtail.bench.lines import latest, read_lines, run_job, run_suite, scratch_of, without_folders
 from longtail.bench.suite import Job, changes, read_suite, recipe_for
 from longtail.bench.table import spread, table
@@ -268,15 +269,55 @@ def test_changes_of_the_data(place):
     assert [sorted(text.split()) for text in mixed.texts] == [sorted(text.split()) for text in whole.test.texts]
 
 
-def test_an_ensemble_adds_up_what_its_members_say(place):
-    data = load("data/pets")
-    models = [fit(recipe_for(one_job(seed=seed)), data.train) for seed in (0, 1, 2)]
-    single, several = models[0].predict_split(data.test, 1), predictions(models, data.test, 1)
-    assert np.array_equal(single.labels, several.labels)
-    assert (several.scores <= 3.0001).all() and (several.scores > 1).all()
-    models[0].save("runs/pets")
-    assert latency([Index.load("runs/pets")], ["red cat"]) > 0
-    assert latency([], []) == 0
+def test_an_ensemble_is_one_model_of_several_seeds(place, monkeypatch):
+    folders = []
+    real = job_module._latency_in_process
+    monkeypatch.setattr(job_module, "_latency_in_process", lambda *rest: folders.append(rest[0]) or real(*rest))
+    small = {"encoder.dim": 8, "training.min_steps": 0, "training.epochs": 2, "augment": [], "lexical": None}
+    lines = []
+    for ensemble in (1, 2):
+        job = one_job(name="frugal", recipe="frugal", settings=small, ensemble=ensemble, seed=1)
+        assert [member.seed for member in recipe_for(job).members()] == ([1] if ensemble == 1 else [2, 3])
+        lines.append(job_module.run(job, place / "scratch"))
+    one, two = lines
+    assert [folder.name for folder in folders] == ["model", "model"]
+    assert two["mflops"] == pytest.approx(2 * one["mflops"], abs=0.001)
+    assert two["model_mb"] > one["model_mb"] and two["latency_ms"] > 0
+    with pytest.raises(RecipeError, match="weights that chance decides"):
+        recipe_for(one_job(ensemble=2)).check()
+
+
+def test_the_time_of_a_query_is_the_median_of_many(place):
+    fit("knn", load("data/pets").train).save("runs/pets")
+    assert latency(Index.load("runs/pets"), ["red cat"]) > 0
+    assert latency(Index.load("runs/pets"), []) == 0
+
+
+def test_what_another_suite_has_run_is_not_run_again(place):
+    text = SUITE.replace("seeds = [0, 1]", "seeds = [0]")
+    (place / "first.toml").write_text(text)
+    (place / "second.toml").write_text('reuse = ["first"]\n' + text.replace('name = "knn"', 'name = "again"'))
+    ran = []
+
+    def begin(job, number, total):
+        ran.append(job.name)
+        return nullcontext()
+
+    first = run_suite(read_suite(place / "first.toml"), place / "first.jsonl", begin=begin)
+    second = run_suite(read_suite(place / "second.toml"), place / "second.jsonl", begin=begin)
+    assert ran == ["knn"]
+    assert (second[0]["suite"], second[0]["run"]) == ("second", "again")
+    left_out = ("suite", "run")
+    assert {k: v for k, v in first[0].items() if k not in left_out} == {
+        k: v for k, v in second[0].items() if k not in left_out
+    }
+    assert read_lines(place / "second.jsonl") == second
+    job, line = read_suite(place / "second.toml").jobs()[0], first[0]
+    assert job.is_answered_by(line)
+    for other in ({"seed": 1}, {"data": "cats"}, {"settings": {"blend": 1}}, {"error": "boom"}, {"ensemble": 3}):
+        assert not job.is_answered_by({**line, **other})
+    assert not replace(job, shuffled=True).is_answered_by(line)
+    assert job.is_answered_by({**line, "shuffled": True})
 
 
 def test_a_peer_is_measured_by_us_with_the_original_frequencies(place, monkeypatch):

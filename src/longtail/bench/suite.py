@@ -64,6 +64,23 @@ class Peer:
 
 
 @checked(frozen=True, kw_only=True, config=_config)
+class Claim:
+    """What a paper says of two runs; the table says whether it holds here.
+
+    The run `higher` has more of a metric than the run `lower`, by more than the factor `times` where one is given, or
+    with `level` at least about as much: not less by more than so many points.
+    """
+
+    says: str
+    higher: str
+    lower: str
+    metric: str = "PSP@5"
+    times: float = Field(default=1.0, gt=0)
+    level: float = Field(default=0.0, ge=0)
+    data: Words | None = None
+
+
+@checked(frozen=True, kw_only=True, config=_config)
 class Suite:
     """The contents of a suite file."""
 
@@ -77,6 +94,7 @@ class Suite:
     reuse: Words = ()  # suites beside this one: what they have run already is not run again
     run: tuple[Run, ...] = ()
     peer: tuple[Peer, ...] = ()
+    claim: tuple[Claim, ...] = ()
 
     def jobs(self, only: Iterable[str] = ()) -> list[Job]:
         """List the jobs, or those of the named runs and peers, data set by data set."""
@@ -162,7 +180,7 @@ def read_suite(path: str | Path) -> Suite:
         raise DataError("not found", file=path, remedy="give a suite file, like those in results/suites") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
         raise DataError(f"not TOML ({reason})", file=path, remedy="mend the line") from None
-    for table, cls in (("run", Run), ("peer", Peer)):
+    for table, cls in (("run", Run), ("peer", Peer), ("claim", Claim)):
         entries = config.get(table, [])
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise RecipeError(f"{path.name}: {table} is not a list of tables; write [[{table}]]")
@@ -242,6 +260,7 @@ def _check(suite: Suite) -> None:
     names = {peer.name for peer in suite.peer} | {run.name for run in suite.run}
     if suite.ratio_to is not None and suite.ratio_to not in names:
         raise RecipeError(f"{suite.name}: ratio_to = {suite.ratio_to!r}; {nearest(suite.ratio_to, names)}")
+    _check_claims(suite, names)
     for peer in suite.peer:
         if ":" not in (tool := peer.tool or peer.name):
             raise RecipeError(f"{suite.name}: peer {tool!r} has no variant; write it like omikuji:bonsai")
@@ -260,3 +279,13 @@ def _check(suite: Suite) -> None:
         if row in seen:
             raise RecipeError(f"{suite.name}: {job} stands there twice; give one of them another name")
         seen[row] = job.key
+
+
+def _check_claims(suite: Suite, names: Iterable[str]) -> None:
+    """Check that claims are about runs and metrics that there are."""
+    for claim in suite.claim:
+        for run in (claim.higher, claim.lower):
+            if run not in names:
+                raise RecipeError(f"{suite.name}: a claim about {run!r}; {nearest(run, names)}")
+        if claim.metric not in (valid := (*METRICS, *BINS, *COSTS)):
+            raise RecipeError(f"{suite.name}: a claim about {claim.metric!r}; {nearest(claim.metric, valid)}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from longtail.bench.lines import Line, latest
-from longtail.bench.suite import BINS, Job, Suite
+from longtail.bench.suite import BINS, Claim, Job, Suite
 
 HEADS = {
     "seconds": "training s", "cpu_seconds": "CPU s", "peak_mb": "peak MB", "model_mb": "model MB",
@@ -27,7 +27,7 @@ def table(suite: Suite, lines: Iterable[Line], command: str) -> str:
         here = [job for job in jobs if Path(job.data).name == name]
         if not any(job.key in known for job in here):
             continue
-        out += [f"## {name}", "", *_section(suite, here, known), ""]
+        out += [f"## {name}", "", *_section(suite, here, known), "", *_verdicts(suite, name, here, known)]
     missing = [job for job in jobs if job.key not in known]
     if missing:
         out += [f"Not run yet: {len(missing)} of {len(jobs)} ({'; '.join(map(str, missing[:8]))}"]
@@ -55,6 +55,42 @@ def _section(suite: Suite, jobs: list[Job], known: dict[str, Line]) -> list[str]
             cells.append(spread([line["seconds"] / baseline for line in lines] if baseline else [], "seconds"))
         out.append("| " + " | ".join(cells) + " |")
     return out
+
+
+def _verdicts(suite: Suite, name: str, jobs: list[Job], known: dict[str, Line]) -> list[str]:
+    """Say which claims of the papers hold on one data set."""
+    out = []
+    for claim in suite.claim:
+        both = []
+        for run in (claim.higher, claim.lower):
+            lines = [known[job.key] for job in jobs if job.name == run and job.key in known]
+            values = [value(line, claim.metric) for line in lines if "error" not in line]
+            both.append([number for number in values if number is not None])
+        if all(both) and (claim.data is None or name in claim.data):
+            out.append(f"- {verdict(claim, *both)}")
+    return ["What the papers say:", "", *out, ""] if out else []
+
+
+def verdict(claim: Claim, higher: list[float], lower: list[float]) -> str:
+    """Judge a claim by the results of all seeds.
+
+    >>> claim = Claim(says="more is better", higher="a", lower="b", metric="P@1")
+    >>> verdict(claim, [3.0, 2.5], [1.0, 2.0])
+    '**Confirmed here:** more is better (P@1 2.75, not 1.50).'
+    >>> verdict(claim, [3.0, 1.5], [1.0, 2.0])
+    '**Confirmed here, but within the range of seeds:** more is better (P@1 2.25, not 1.50).'
+    >>> verdict(claim, [1.0], [2.0])
+    '**Not here:** more is better (P@1 1.00 beside 2.00).'
+    """
+    digits = DIGITS.get(claim.metric, 2)
+    first, second = median(higher), median(lower)
+    bars = [claim.times * number - claim.level for number in (max(lower), second)]
+    numbers = f"{HEADS.get(claim.metric, claim.metric)} {first:,.{digits}f}"
+    if first <= bars[1]:
+        return f"**Not here:** {claim.says} ({numbers} beside {second:,.{digits}f})."
+    sure = "" if min(higher) > bars[0] else ", but within the range of seeds"
+    beside = "beside" if claim.level or claim.times != 1 else "not"
+    return f"**Confirmed here{sure}:** {claim.says} ({numbers}, {beside} {second:,.{digits}f})."
 
 
 def _title(job: Job) -> str:

@@ -31,6 +31,9 @@ from longtail.types import Floats
 if TYPE_CHECKING:
     from torch import Tensor
 
+CANDIDATES = 64  # labels for each point of a batch at most, for the estimate
+FLOPS = 4e10  # operations a second that a layer reaches on a few cores
+
 
 @record
 class LabelText(Products):
@@ -55,9 +58,12 @@ class LabelText(Products):
         return {"words": int(encoder.dim), "tower": int(encoder.width)}.get(self.texts)
 
     def cost(self, sizes: Sizes) -> Cost:
-        """Count the label vectors to serve and to save, their sums, and the bags of label texts."""
-        table = 4.0 * sizes.labels * sizes.width
-        return Cost(memory=3 * table + 12.0 * sizes.words * sizes.labels, disk=table)
+        """Count label vectors to serve and to save, their sums, the bags of label texts, and a layer in each step."""
+        table, batch = 4.0 * sizes.labels * sizes.width, max(sizes.batch_size, 1)
+        scored = min(sizes.labels, CANDIDATES * batch)
+        steps = sizes.passes * sizes.points / batch
+        memory = 3 * table + 12.0 * sizes.words * sizes.labels + 8 * 4.0 * scored * sizes.width
+        return Cost(memory, table, steps * scored * 6.0 * sizes.width**2 / FLOPS)
 
     def build(self, points: Points, width: int, network: Network) -> BuiltText:
         """Make the half that is trained."""
@@ -189,6 +195,10 @@ class Combined(Products):
     def in_width(self, encoder: Any) -> int:
         """Return the dimension of word vectors."""
         return int(encoder.dim)
+
+    def cost(self, sizes: Sizes) -> Cost:
+        """Take back what its parts count for saving: one vector of each label is saved."""
+        return Cost(disk=-4.0 * (len(self.of) - 1) * sizes.labels * sizes.width)
 
     def build(self, points: Points, width: int, network: Network) -> BuiltCombined:
         """Make the parts."""
