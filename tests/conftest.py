@@ -1,8 +1,11 @@
-"""Where the tests find real data, and when they skip."""
+"""Where the tests find real data, when they skip, and what a process does once for all of its trainings."""
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +32,36 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let files reach the disk when they like, where a test only stops within its own process."""
+    monkeypatch.setattr(os, "fsync", lambda _file: None)
+
+
+def pytest_configure() -> None:
+    """Read the entry points of installed packages once: Fabric asks for them in every run of the loop."""
+    importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
+
+
+def pytest_collection_finish() -> None:
+    """Draw the store of dropout once for each seed instead of once for each network, where anything is trained."""
+    if "longtail.training.noise" not in sys.modules:
+        return
+    from longtail.training.noise import StoredNoise
+
+    draw, stores = StoredNoise.__init__, dict[int, object]()
+
+    def remember(self: StoredNoise, seed: int) -> None:
+        if seed in stores:
+            self.store = stores[seed]
+            return
+        draw(self, seed)
+        if len(stores) < 4:
+            stores[seed] = self.store
+
+    StoredNoise.__init__ = remember
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

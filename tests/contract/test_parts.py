@@ -25,30 +25,43 @@ from longtail.recipe import Recipe
 from longtail.records import PARTS, imported, named
 from longtail.training.loop import Loop
 
-pytestmark = pytest.mark.usefixtures("one_thread")  # bit-equal
+pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")  # bit-equal
 
-LOOP = {"epochs": 3, "batch_size": 32, "learning_rate": 0.05, "dense_learning_rate": 0.02, "save_seconds": 0}
+LOOP = {"epochs": 3, "batch_size": 36, "learning_rate": 0.05, "dense_learning_rate": 0.02, "save_seconds": 0}
+FREE = named("rows", init="label_text", text=None, cosine=False)
 KINDS: dict[str, dict[str, Any]] = {
     "encoder": {
         "bag": lambda: named("bag", dim=16, relu=True),
         "inception": lambda: named("inception", dim=64, channels=4, max_tokens=4, init="random"),
+        "inception, a mixture": lambda: named(
+            "inception", dim=64, channels=4, max_tokens=4, init="random", branches="mixture"
+        ),
         "cnn": lambda: named("cnn", dim=16, filters=8, width=16, max_tokens=4, init="random"),
     },
     "head": {
         "none": lambda: None,
         "residual": lambda: named("residual"),
         "residual, gelu and batch norm": lambda: named("residual", activation="gelu", norm="batchnorm"),
+        "gated": lambda: named("gated"),
+        "convolved": lambda: named("convolved", channels=4),
     },
     "sampler": {
         "all_labels": lambda: named("all_labels"),
         "batch_pool": lambda: named("batch_pool", random=10, hard=2, mined=5, refresh=1),
         "clusters": lambda: named("clusters", num_clusters=8, top=2),
+        "beam": lambda: named("beam", top=3),
         "near": lambda: named("near", random=5, hard=2, num_candidates=15, num_neighbours=5, beta=0.5),
     },
     "classifier": {
         "rows": lambda: named("rows", init="random", text=None, bias=True, cosine=False),
         "rows from points, with texts": lambda: named("rows", init="points", text="sum"),
         "rows with texts through the head": lambda: named("rows", init="nothing", text="head", bias=True),
+        "label_text": lambda: named("label_text", bias=True),
+        "graph_text": lambda: named("graph_text", transform=None, dropout=0.1),
+        "combined with gates": lambda: named("combined", of=(named("label_text"), FREE), bias=True, bias_init="prior"),
+        "combined with attention": lambda: named(
+            "combined", of=(named("label_text"), named("graph_text"), FREE), by="attention", cosine=True
+        ),
         "dense_rows": lambda: named("dense_rows", dropout=0.1),
     },
     "loss": {
@@ -56,16 +69,21 @@ KINDS: dict[str, dict[str, Any]] = {
         "bce_mean": lambda: named("bce_mean"),
         "decoupled": lambda: named("decoupled", directions="both", temperature=0.5),
         "decoupled_bce": lambda: named("decoupled_bce"),
+        "contrastive": lambda: named("contrastive", hardest=3),
     },
     "order": {"shuffled": lambda: named("shuffled"), "similar": lambda: named("similar", group=4)},
     "stages": {
         "training": lambda: (),
         "surrogate and rerank": lambda: ("surrogate", "rerank"),
+        "siamese": lambda: ("siamese",),
+        "phase and recluster": lambda: ("phase", "recluster"),
+        "traverse": lambda: ("traverse",),
     },
     "augment": {
         "gandalf": lambda: named("gandalf"),
         "labelmix": lambda: named("labelmix"),
         "mixup": lambda: named("mixup"),
+        "manifoldmixup": lambda: named("manifoldmixup"),
         "labelmixup": lambda: named("labelmixup"),
         "synonyms": lambda: named("synonyms", min_cosine=0.1),
     },
@@ -79,27 +97,40 @@ def recipe_of(combination: Combination) -> Recipe:
     """Put the named parts together, with what they need beside them."""
     parts = {kind: KINDS[kind][name]() for kind, name in zip(KINDS, combination, strict=True)}
     main = Objective(**{name: parts[name] for name in ("head", "sampler", "classifier", "loss")})
-    objectives = [main]
-    if parts["sampler"].part == "clusters":
+    if parts["loss"].part == "contrastive" and "cosine" in parts["classifier"].fields():
+        for name, value in {"cosine": True, "scale": 1.0, "learn_scale": False, "bias": False}.items():
+            main = main.override(f"classifier.{name}", value)
+    sampler, objectives = parts["sampler"].part, [main]
+    if sampler in ("clusters", "beam"):
         rows = named("dense_rows")
         objectives.append(
             Objective(over="clusters", sampler=named("all_labels"), classifier=rows, loss=named("bce_mean"))
         )
     nested = named("loop", **LOOP)
-    extra = set(parts["stages"]) | ({"surrogate"} if parts["sampler"].part == "near" else set())
-    stages: list[Stage] = [named("training", order=parts["order"], **LOOP)]
-    if "surrogate" in extra:
-        stages.insert(0, named("surrogate", num_clusters=8, training=nested, freeze=False))
-    if "rerank" in extra:
-        stages.append(named("rerank", top=5, training=nested, sampler=named("batch_pool", random=5, hard=2)))
+    made = {
+        "surrogate": lambda: named("surrogate", num_clusters=8, training=nested, freeze=False),
+        "siamese": lambda: named("siamese", training=nested, freeze=False),
+        "phase": lambda: named("phase", training=nested, objectives=(replace(main, sampler=named("all_labels")),)),
+        "recluster": lambda: named("recluster", num_clusters=8, smooth=True, prune=1.0),
+        "level": lambda: named("level", training=nested),
+        "training": lambda: named("training", order=parts["order"], **LOOP),
+        "rerank": lambda: named("rerank", top=5, training=nested, sampler=named("batch_pool", random=5, hard=2)),
+        "traverse": lambda: named("traverse", share=0.3, top=10),
+    }
+    wanted = {*parts["stages"], "training"}
+    if sampler in ("near", "beam") and not {"surrogate", "siamese"} & wanted:
+        wanted.add("surrogate")
+    wanted |= {"recluster", "level"} if sampler == "beam" else set()
     return Recipe(
         name="combination", augment=(parts["augment"],), encoder=parts["encoder"], objectives=tuple(objectives),
-        stages=tuple(stages),
+        stages=tuple(make() for name, make in made.items() if name in wanted),
     )  # fmt: skip
 
 
 def fits(combination: Combination) -> bool:
     """Return whether the parts say that they fit each other."""
+    if {"contrastive", "dense_rows"} <= {*combination}:
+        return False  # the one needs cosines, which the other has not
     try:
         recipe_of(combination).check()
     except RecipeError:
@@ -107,39 +138,45 @@ def fits(combination: Combination) -> bool:
     return True
 
 
-PRODUCT = list(itertools.product(*KINDS.values()))
-FITTING = [combination for combination in PRODUCT if fits(combination)]
+def drawn(count: int) -> list[Combination]:
+    """Draw combinations by chance, but always the same: there are too many to ask all of them."""
+    draw = np.random.default_rng(0)
+    return [tuple(names[draw.integers(len(names))] for names in map(list, KINDS.values())) for _ in range(count)]
 
 
-def pairs_of(combination: Combination) -> set[tuple[tuple[int, str], tuple[int, str]]]:
-    """List the pairs of parts of a combination."""
-    return set(itertools.combinations(enumerate(combination), 2))
+DRAWN = drawn(4000)
+FITTING = [combination for combination in DRAWN if fits(combination)]
+APART = {frozenset(("augment", kind)) for kind in ("head", "classifier", "loss", "order")}  # they never meet in a step
+
+
+def pairs_of(combination: Combination) -> set[tuple[tuple[str, str], tuple[str, str]]]:
+    """List the pairs of parts of a combination that have to do with each other."""
+    named_parts = zip(KINDS, combination, strict=True)
+    return {(a, b) for a, b in itertools.combinations(named_parts, 2) if {a[0], b[0]} not in APART}
 
 
 def covering() -> list[Combination]:
-    """Choose few combinations that hold every pair of parts which fit: greedily, from a fixed order."""
-    draw = np.random.default_rng(0)
-    order = [FITTING[place] for place in draw.permutation(len(FITTING))]
-    missing = set().union(*(pairs_of(combination) for combination in FITTING))
-    chosen = []
+    """Choose few combinations that hold every pair of parts which fit: greedily, the cheaper ones among equals."""
+    of = {combination: pairs_of(combination) for combination in FITTING}
+    cost = {combination: len(KINDS["stages"][combination[STAGES]]()) for combination in FITTING}
+    missing, chosen = set().union(*of.values()), []
     while missing:
-        some = [order[place] for place in draw.integers(0, len(order), 300)]
-        some += [next(c for c in order if pair in pairs_of(c)) for pair in sorted(missing)[:1]]
-        best = max(some, key=lambda combination: len(pairs_of(combination) & missing))
+        best = max(of, key=lambda combination: (len(of[combination] & missing), -cost[combination]))
         chosen.append(best)
-        missing -= pairs_of(best)
+        missing -= of[best]
     return chosen
 
 
 def models() -> list[Combination]:
-    """List all combinations of the parts that make a model; order, stages and augmentation take turns."""
+    """List all combinations of the parts that score labels; the others take turns."""
     firsts = itertools.product(*list(KINDS.values())[:MODEL])
     rests = itertools.cycle(itertools.product(*list(KINDS.values())[MODEL:]))
     return [combination for first in firsts if fits(combination := (*first, *next(rests)))]
 
 
+MODEL = 4  # kinds that score labels: encoder, head, sampler, classifier
+STAGES = list(KINDS).index("stages")
 CHOSEN = covering()
-MODEL = 5  # kinds that make a model
 name_of = " · ".join
 
 
@@ -147,7 +184,8 @@ def test_the_table_has_every_part():
     known = {
         name for kind in KINDS.values() for name in (make().part for make in kind.values() if hasattr(make(), "part"))
     }
-    known |= {"training", "surrogate", "rerank"}
+    known |= {"training", *itertools.chain.from_iterable(make() for make in KINDS["stages"].values())}
+    known |= {"level", "drawn"}  # what the sampler beam and the stage siamese bring along
     for name, place in PARTS.items():
         part = imported(PARTS, name, "part")
         if issubclass(part, tuple(TABLE.values())) or ".augment." in place:
@@ -164,7 +202,20 @@ def test_what_does_not_fit_is_refused_with_the_remedy():
     near = recipe_of(("bag", "none", "near", "rows", "bce", "shuffled", "training", "mixup"))
     with pytest.raises(RecipeError, match="surrogate=surrogate"):
         lt.fit(replace(near, stages=near.stages[1:]), board(50))
-    assert len(FITTING) > len(PRODUCT) / 2
+    beam = recipe_of(("bag", "none", "beam", "rows", "bce", "shuffled", "training", "mixup"))
+    with pytest.raises(RecipeError, match="level=level"):
+        lt.fit(beam.override("level", None), board(50))
+    with pytest.raises(RecipeError, match="recluster needs a stage before it"):
+        lt.fit(beam.override("surrogate", None), board(50))
+    with pytest.raises(RecipeError, match="traverse needs probabilities: the sampler clusters or beam"):
+        lt.fit(recipe_of(("bag", "none", "all_labels", "rows", "bce", "shuffled", "traverse", "mixup")), board(50))
+    narrow = ("inception", "none", "all_labels", "label_text", "bce", "shuffled", "training", "mixup")
+    with pytest.raises(RecipeError, match="label_text takes vectors of 64 dimensions and gets 4: .* such as convolved"):
+        lt.fit(recipe_of(narrow), board(50))
+    siamese = recipe_of(("bag", "none", "near", "rows", "bce", "shuffled", "siamese", "mixup"))
+    with pytest.raises(RecipeError, match="needs the sampler drawn"):
+        lt.fit(siamese.override("siamese.objective.sampler", "all_labels"), board(50))
+    assert len(DRAWN) / 2 < len(FITTING) < len(DRAWN)
 
 
 def losses_of(recipe: Recipe, train: Any, **more: Any) -> tuple[Model, dict[str, list[float]]]:
@@ -192,7 +243,7 @@ class Stop(Exception):
 def keeps_the_contract(combination: Combination, folder: Any) -> None:
     recipe, train = recipe_of(combination), board(72)
     model, losses = losses_of(recipe, train)
-    assert list(losses) == [stage.part for stage in recipe.stages]
+    assert list(losses) == [stage.part for stage in recipe.stages if {"epochs", "training"} & stage.fields().keys()]
     for name, values in losses.items():
         assert np.isfinite(values).all()
         epochs = np.mean(np.reshape(values, (LOOP["epochs"], -1)), axis=1)

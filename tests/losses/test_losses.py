@@ -46,7 +46,7 @@ def slow_softmax(scores, targets, mask, weights) -> float:
 
 
 def test_every_loss_is_tested():
-    assert set(NAMES) == {"bce", "bce_mean", "decoupled", "decoupled_bce"}
+    assert set(NAMES) == {"bce", "bce_mean", "decoupled", "decoupled_bce", "contrastive"}
     for name in NAMES:
         assert part_of(LOSSES[name].dump()) == LOSSES[name]
     for wrong in ({"temperature": 0}, {"directions": "nowhere"}):

@@ -49,21 +49,20 @@ class FrozenGates:
 
 @dataclass(frozen=True, eq=False)
 class FrozenAttention:
-    """Σ_k a_k · v_k with a = softmax(V [A relu(v_1) + b, A relu(v_2) + b, …])."""
+    """Σ_k a_k · v_k with a = softmax(V [relu(v_1), relu(v_2), …] + b)."""
 
-    weight: Floats  # (D, D)
-    bias: Floats  # (D,)
     shares: Floats  # (S, S · D)
+    offset: Floats  # (S,)
 
     def __call__(self, vectors: list[Floats]) -> Floats:
         """Combine vectors (K, D) each."""
-        inner = [np.maximum(part, 0) @ self.weight.T + self.bias for part in vectors]
-        attention = softmax(np.concatenate(inner, axis=1) @ self.shares.T, axis=1)
+        active = np.maximum(np.concatenate(vectors, axis=1), 0)
+        attention = softmax(active @ self.shares.T + self.offset, axis=1)
         return np.asarray(sum(attention[:, [k]] * part for k, part in enumerate(vectors)), np.float32)
 
     def arrays(self) -> Arrays:
         """Name the arrays for a model file."""
-        return {"texts.weight": self.weight, "texts.bias": self.bias, "texts.shares": self.shares}
+        return {"texts.shares": self.shares, "texts.offset": self.offset}
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +101,7 @@ def open_combine(arrays: Mapping[str, NDArray[Any]], by: str, parts: int, width:
         if gates.shape != (parts, width):
             raise ModelError("the gates of label vectors have a shape that does not fit; train again")
         return FrozenGates(gates)
-    weight, bias, shares = (arrays[f"texts.{name}"] for name in ("weight", "bias", "shares"))
-    if weight.shape != (width, width) or bias.shape != (width,) or shares.shape != (parts, parts * width):
+    shares, offset = arrays["texts.shares"], arrays["texts.offset"]
+    if shares.shape != (parts, parts * width) or offset.shape != (parts,):
         raise ModelError("the attention of label vectors has a shape that does not fit; train again")
-    return FrozenAttention(weight, bias, shares)
+    return FrozenAttention(shares, offset)

@@ -74,4 +74,4 @@ class TraversedScorer(Wrapped):
     def arrays(self) -> Arrays:
         """Name the arrays for a model file."""
         arrays: Arrays = self.first.arrays()
-        return arrays | matrix_arrays("traverse.graph", self.graph)
+        return arrays | matrix_arrays("traverse.graph", self.graph) | {"traverse.share": np.array([self.share])}

@@ -15,6 +15,8 @@ from longtail.records import Cost, Sizes, named, record
 from longtail.training.settings import LoopSettings, LoopStage
 from longtail.training.stages.training import prepared
 
+FEW = 4096  # clusters at least, where nobody says how many: with fewer the encoder learns less
+
 
 def score_clusters() -> Objective:
     """Return the usual objective: every cluster has a free row and is scored in every step."""
@@ -29,7 +31,7 @@ class Surrogate(LoopStage):
     part: ClassVar[str] = "surrogate"
     place: ClassVar[int] = 0
     renamed: ClassVar[Mapping[str, str]] = {"clusters": "num_clusters"}
-    num_clusters: int | None = Field(default=4096, ge=2)  # None: about four labels each
+    num_clusters: int | None = Field(default=4096, ge=2)  # None: about four labels each, and at least 4,096
     smooth: bool = False  # cluster on points and graph neighbours instead of points alone
     hops: int = Field(default=HOPS, ge=1)  # of the walk that finds neighbours
     restart: float = Field(default=RESTART, ge=0, le=1)
@@ -43,7 +45,7 @@ class Surrogate(LoopStage):
 
     def _count(self, labels: int) -> int:
         """Return the number of clusters of so many labels."""
-        return min(self.num_clusters or max(2, labels // 4), labels)
+        return min(self.num_clusters or max(FEW, labels // 4), labels)
 
     def run(self, fit: Fit) -> Fit:
         """Train the encoder."""
