@@ -19,7 +19,7 @@ from longtail.bench.changes import job_data, permuted, shuffled
 from longtail.bench.job import latency
 from longtail.bench.lines import latest, read_lines, run_job, run_suite, scratch_of, without_folders
 from longtail.bench.suite import Job, changes, read_suite, recipe_for
-from longtail.bench.table import spread, table
+from longtail.bench.table import spread, table, verdict
 from longtail.data.formats import load
 from longtail.errors import DataError, RecipeError
 from longtail.index import Index
@@ -87,6 +87,8 @@ def one_job(**more):
         (SUITE + '[[peer]]\nname = "a:b"\naugment = "gandolf"', "did you mean 'gandalf'"),
         (SUITE + '[[run]]\nname = "knn"\nrecipe = "knn"', "twice"),
         (SUITE + "seeds = 3", "seeds"),
+        (SUITE + '[[claim]]\nsays = "x"\nhigher = "knm"\nlower = "knn"', "did you mean 'knn'"),
+        (SUITE + '[[claim]]\nsays = "x"\nhigher = "knn"\nlower = "knn"\nmetric = "P@2"', "a claim about 'P@2'"),
         ('title = "x"\nrun = 3', "[[run]]"),
         ('title = "x"', "nothing to run"),
     ],
@@ -241,6 +243,32 @@ def test_times_are_shown_as_ratios(place):
     page = table(suite, [{**job.described(), **facts, "seconds": seconds[job.name]} for job in suite.jobs()], "c")
     assert "| slow | 1.00 <small>[1.00–1.00]</small> | – | 5.0 <small>[5.0–5.0]</small> | 2.5 <" in page
     assert spread([None], "P@1") == "–"
+
+
+def test_claims_of_papers_are_judged_by_all_seeds(place):
+    text = SUITE + '[[run]]\nname = "other"\nrecipe = "knn"\n'
+    text += '[[claim]]\nsays = "one beats the other"\nhigher = "knn"\nlower = "other"\nmetric = "P@1"\n'
+    text += '[[claim]]\nsays = "never here"\nhigher = "knn"\nlower = "other"\nmetric = "P@1"\ndata = ["cats"]\n'
+    suite = suite_of(place, text)
+    facts = {"bins": [], "seconds": 1.0, "commit": "abc", "threads": 2, "time": "2030-01-01T00:00"}
+    facts["machine"] = {"cores": 2, "memory_gb": 8, "cpu": "x", "python": "3", "torch": "2"}
+
+    def page(**values):
+        jobs = [job for job in suite.jobs() if job.name in values]
+        return table(suite, [{**job.described(), **facts, "P@1": values[job.name][job.seed]} for job in jobs], "c")
+
+    assert "- **Confirmed here:** one beats the other (P@1 4.00, not 2.50)." in page(knn=[3.5, 4.5], other=[3.0, 2.0])
+    assert "but within the range of seeds:** one beats" in page(knn=[2.5, 4.5], other=[3.0, 2.0])
+    assert "- **Not here:** one beats the other (P@1 2.00 beside 2.50)." in page(knn=[2.0, 2.0], other=[3.0, 2.0])
+    assert "What the papers say" not in page(knn=[2.0, 2.0])  # the other has not run
+    assert "never here" not in page(knn=[3.5, 4.5], other=[3.0, 2.0])
+    claim = suite.claim[0]
+    assert "Not here" in verdict(replace(claim, times=2.0), [3.9], [2.0])
+    assert "Confirmed here:** one beats the other (P@1 4.10, beside 2.00)" in verdict(
+        replace(claim, times=2.0), [4.1], [2.0]
+    )
+    assert "Confirmed" in verdict(replace(claim, level=0.5), [1.6], [2.0])
+    assert "Not here" in verdict(replace(claim, level=0.5), [1.4], [2.0])
 
 
 def test_a_broken_line_is_named(tmp_path):

@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from longtail.augment.gandalf import Gandalf
 from longtail.augment.labelmix import LabelMix
 from longtail.augment.mixed import EmbeddingMixer, blended, drawn_labels, rows_of
-from longtail.augment.mixup import LabelMixUp, MixUp
+from longtail.augment.mixup import LabelMixUp, ManifoldMixUp, MixUp
 from longtail.data.dataset import Labels, Split, from_rows
 from longtail.errors import DataError, RecipeError
-from longtail.parts import Batch, Prepared, Step
+from longtail.parts import Batch, Prepared, States, Step
 from longtail.recipe import augmentations, find_recipe
 from longtail.types import no_pairs
 
 ROWS = st.lists(st.lists(st.integers(0, 5), max_size=4, unique=True), min_size=1, max_size=12)
 PARTS = [MixUp(), MixUp(alpha=3.0), LabelMixUp(), LabelMixUp(graph="walk", alpha=1.0), LabelMix(probability=0.7)]
+PARTS.append(ManifoldMixUp())
 
 
 def small(rows: list[list[int]], seed: int | None = None) -> Split:
@@ -186,6 +187,23 @@ def test_embeddings_are_mixed_with_those_of_the_partners_that_gave_the_targets(p
     assert torch.equal(step.apply("embeddings", embedded)[2], embedded[2])  # it has no labels
     assert step.apply("states", embedded) is embedded  # a place that it does not act on
     assert step.plain().apply("embeddings", embedded) is embedded  # label texts
+
+
+def test_manifold_mixup_mixes_what_the_encoder_made_of_the_partners_that_gave_the_targets():
+    split = small([[0, 1], [2], [], [3, 4]])
+    mixer = mixer_of(ManifoldMixUp(), split)
+    mixed = mixer_of(MixUp(), split).draw(split.targets, np.random.default_rng(7))  # drawn as MixUp draws
+    step = Step(np.random.default_rng(7), 0.5, None, [mixer])
+    batch = step.apply("batch", Batch(np.arange(4), None, split.targets, split.excluded, np.ones(4, np.float32)))
+    np.testing.assert_array_equal(batch.targets.toarray(), mixed.targets.toarray())
+    states = States(torch.randn(4, 3), tokens=torch.randn(4, 2, 3))
+    share = torch.from_numpy(mixed.share)[:, None]
+    made = step.apply("states", states)
+    torch.testing.assert_close(made.pooled, share * states.pooled + (1 - share) * states.pooled[mixed.points])
+    assert made.tokens is states.tokens
+    embedded = torch.randn(4, 2)
+    assert step.apply("embeddings", embedded) is embedded
+    assert step.plain().apply("states", states) is states  # label texts
 
 
 def test_the_graph_comes_from_the_original_points_and_needs_label_texts():

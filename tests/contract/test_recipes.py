@@ -133,8 +133,8 @@ def test_nothing_is_learnt_from_excluded_pairs(name):
     train = board(200)
     point = np.flatnonzero(train.targets[:, [29]].toarray().ravel() == 0)[:1]
     pairs = label_matrix(np.arange(len(train) + 1), np.full(len(train), 29), train.targets.shape)
-    changes: dict[str, dict[str, Any]] = dict.fromkeys(("frugal", "astec", "siamesexml"), {"sampler__random": 500})
-    changes |= dict.fromkeys(("inceptionxml_plus", "decaf", "eclare", "inceptionxml_lf"), {"sampler__top": 8})
+    changes: dict[str, dict[str, Any]] = {key: {"sampler__random": 500} for key in ("frugal", "astec", "siamesexml")}
+    changes |= {key: {"sampler__top": 8} for key in ("inceptionxml_plus", "decaf", "eclare", "inceptionxml_lf")}
     recipe = replace(short(name, **changes.get(name, {})), augment=())
     moved = []
     for data in (train, replace(train, excluded=pairs)):
@@ -151,7 +151,7 @@ def test_nothing_is_learnt_from_excluded_pairs(name):
     assert moved[1] == 0
 
 
-@pytest.mark.parametrize("added", ["gandalf", "labelmix", "mixup", "labelmixup", "synonyms"])
+@pytest.mark.parametrize("added", ["gandalf", "labelmix", "mixup", "manifoldmixup", "labelmixup", "synonyms"])
 @pytest.mark.parametrize("name", TRAINED)
 def test_every_augmentation_goes_with_every_recipe(name, added):
     assert added in augmentations()
@@ -167,7 +167,7 @@ def test_every_augmentation_goes_with_every_recipe(name, added):
     assert lt.fit(replace(recipe, augment=(part, part)), train).vectors is not None  # and with itself
 
 
-@pytest.mark.parametrize("added", ["labelmix", "mixup", "labelmixup", "synonyms"])
+@pytest.mark.parametrize("added", ["labelmix", "mixup", "manifoldmixup", "labelmixup", "synonyms"])
 def test_what_acts_on_batches_needs_a_training(added):
     with pytest.raises(RecipeError, match="trains on none"):
         lt.fit(f"knn+{added}", board(50))

@@ -136,7 +136,13 @@ def gated(**changes):
 
 settings_of_gated = pytest.mark.parametrize(
     "changes",
-    [{}, {"activation": "gelu"}, {"gates": "one"}, {"last": True}, {"gates": "one", "activation": "gelu", "last": True}],
+    [
+        {},
+        {"activation": "gelu"},
+        {"gates": "one"},
+        {"last": True},
+        {"gates": "one", "activation": "gelu", "last": True},
+    ],
     ids=str,
 )
 

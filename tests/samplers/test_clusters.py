@@ -70,7 +70,9 @@ def test_labels_are_ranked_by_both_probabilities(weight):
         expected = -math.log1p(math.exp(-row)) - weight * math.log1p(math.exp(-own))
         assert score == pytest.approx(expected, rel=1e-5)
     np.testing.assert_allclose(clusters.additive(scores), np.exp(scores))
-    large = clusters.combine(*(np.full(2, size, np.float32) for size in (-1e4, 1e4)), np.array([0, 2]), np.ones(2, bool))
+    large = clusters.combine(
+        *(np.full(2, size, np.float32) for size in (-1e4, 1e4)), np.array([0, 2]), np.ones(2, bool)
+    )
     assert np.isfinite(large).all()  # neither probability is 0
 
 

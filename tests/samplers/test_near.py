@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from small import board, networks, short
 
 import longtail as lt
-from longtail.errors import RecipeError
+from longtail.errors import ModelError, RecipeError
+from longtail.labels.walk import normalised, random_walk
 from longtail.parts import Query
 from longtail.records import When
 from longtail.samplers.near import BuiltNear, Near, best_entries
+from longtail.scorers import near as module
 from longtail.scorers.near import NearRetriever
 from longtail.types import label_matrix
 
@@ -82,6 +84,97 @@ def test_scores_are_mixed_after_a_sigmoid_and_by_the_largest(beta):
         own = slice(proposed.indptr[row], proposed.indptr[row + 1])
         one, two = 1 / (1 + np.exp(-logits[own])), 1 / (1 + np.exp(-proposed.data[own]))
         np.testing.assert_allclose(mixed[own], beta * one / one.max() + (1 - beta) * two / two.max(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("beta", [0.1, 1.0])
+def test_cosines_of_rows_become_probabilities_by_their_distance_from_one(beta):
+    near = retriever(0, keep=8, beta=beta)
+    proposed = near.propose(np.random.default_rng(2).normal(size=(4, 5)).astype(np.float32))
+    cosines = np.random.default_rng(3).uniform(-1, 1, proposed.nnz).astype(np.float32)
+    mixed = near.combine(cosines, proposed.data, proposed.indptr, np.ones(proposed.nnz, np.bool_), cosine=True)
+    for row in range(4):
+        own = slice(proposed.indptr[row], proposed.indptr[row + 1])
+        one, two = np.exp(5 * (cosines[own] - 1)), 1 / (1 + np.exp(-proposed.data[own]))
+        np.testing.assert_allclose(mixed[own], beta * one / one.max() + (1 - beta) * two / two.max(), rtol=1e-5)
+    assert near.additive(mixed) is mixed
+
+
+def with_texts(seed: int) -> tuple[NearRetriever, np.ndarray, np.ndarray]:
+    """Make a retriever with texts, a query, and the sums of its similarities to points and to texts."""
+    draw = np.random.default_rng(seed)
+    vectors, texts = draw.normal(size=(12, 5)).astype(np.float32), unit(draw.normal(size=(8, 5))).astype(np.float32)
+    targets = label_matrix(np.arange(0, 25, 2), draw.integers(0, 4, 24) + np.tile([0, 4], 12), (12, 8))
+    query = draw.normal(size=(1, 5)).astype(np.float32)
+    means = unit(targets.toarray().T @ vectors)
+    both = NearRetriever.build(vectors, targets, texts=texts, beta=0.5, gamma=0.0, keep=99)
+    return both, query, (means + texts) @ unit(query)[0]
+
+
+def test_similarities_to_points_and_to_texts_add_up():
+    both, query, expected = with_texts(0)
+    found = both.beyond(query, np.zeros(8, np.int64), np.arange(8))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="NearRetriever searches sums of two directions by cosine")
+def test_similarities_to_points_and_to_texts_add_up_where_labels_are_proposed():
+    both, query, expected = with_texts(0)
+    kept = np.argsort(-expected)[:6]  # three quarters of what is kept
+    np.testing.assert_allclose(both.propose(query).toarray()[0, kept], expected[kept], rtol=1e-4, atol=1e-5)
+
+
+def test_labels_are_near_by_texts_and_by_those_of_their_neighbours():
+    recipe = short("siamesexml", sampler__num_candidates=30, sampler__beta=0.5)
+    network = networks(recipe, board(200), run=True)["training"]
+    sampler, train = network.terms[0].sampler, network.fit.train
+    means = unit(train.targets.toarray().T @ network.vectors(network.points.inputs))
+    names = unit(network.vectors(network.points.names))
+    walked = unit(normalised(random_walk(train.targets, seed=0)) @ names)
+    np.testing.assert_allclose(sampler.first.centroids, means + walked, rtol=1e-3, atol=1e-4)
+    assert sampler.freeze(network) is sampler.first  # the encoder is frozen
+    plain = networks(recipe.override("sampler.texts", False), board(200), run=True)["training"].terms[0].sampler
+    np.testing.assert_allclose(plain.first.centroids, means, rtol=1e-3, atol=1e-4)
+
+
+def test_a_crowded_label_is_near_if_one_of_its_centroids_is(monkeypatch):
+    monkeypatch.setattr(module, "CROWD", 4)
+    draw = np.random.default_rng(0)
+    centres = unit(draw.normal(size=(4, 6)))
+    vectors = np.concatenate([c + 0.05 * draw.normal(size=(5, 6)) for c in centres]).astype(np.float32)
+    # The first label has the points around three centres, the second the five around the fourth, the third two of them.
+    rows = [[0]] * 15 + [[1]] * 3 + [[1, 2]] * 2
+    targets = label_matrix(np.cumsum([0, *map(len, rows)]), np.concatenate(rows), (20, 3))
+    near = NearRetriever.build(vectors, targets, beta=0.5, most=2, gamma=0.0, keep=3)
+    assert near.label_of.tolist() == [0, 0, 1, 1, 2]
+    queries = draw.normal(size=(4, 6)).astype(np.float32)
+    every, labels = np.repeat(np.arange(4), 3), np.tile(np.arange(3), 4)
+    expected = np.array(
+        [[max(near.centroids[near.label_of == label] @ query) for label in range(3)] for query in unit(queries)]
+    )
+    np.testing.assert_allclose(near.beyond(queries, every, labels), expected.ravel(), rtol=1e-4, atol=1e-5)
+    assert near.beyond(queries, every[:0], labels[:0]).shape == (0,)
+    proposed = near.propose(queries).toarray()
+    for row in range(4):
+        best = np.argmax(expected[row])
+        assert proposed[row, best] == pytest.approx(expected[row, best], rel=1e-4)
+    single = NearRetriever.build(vectors, targets, beta=0.5, gamma=0.0)
+    assert single.label_of.tolist() == [0, 1, 2]
+    assert expected[0, 0] >= single.beyond(queries[:1], np.zeros(1, int), np.zeros(1, int))[0] - 0.2
+    opened = Near(gamma=0.0, num_candidates=3).open(near.arrays(), 6)
+    np.testing.assert_array_equal(opened.propose(queries).toarray(), proposed)
+    for wrong in (near.label_of[::-1], near.label_of[:-1], np.zeros(5, np.int32), np.array([0, 0, 1, 1, 1], np.int32)):
+        with pytest.raises(ModelError, match="near in the model"):
+            Near().open(near.arrays() | {"near.labels": wrong}, 6)
+
+
+def test_texts_are_added_to_every_centroid_of_a_crowded_label(monkeypatch):
+    monkeypatch.setattr(module, "CROWD", 4)
+    draw = np.random.default_rng(1)
+    vectors, texts = draw.normal(size=(10, 4)).astype(np.float32), np.eye(2, 4, dtype=np.float32)
+    targets = label_matrix(np.arange(11), np.array([0] * 8 + [1] * 2), (10, 2))
+    plain, both = (NearRetriever.build(vectors, targets, beta=0.5, most=2, texts=t) for t in (None, texts))
+    assert both.label_of.tolist() == [0, 0, 1]
+    np.testing.assert_allclose(both.centroids, plain.centroids + texts[[0, 0, 1]], rtol=1e-6)
 
 
 def test_rows_without_candidates_are_no_trouble():

@@ -20,14 +20,18 @@ from longtail.training.stages.traverse import Traverse
 
 
 def eclare() -> Recipe:
-    """Return the recipe of methods §5.6: as DECAF, with the label graph in every place. References: [ECLARE]."""
+    """Return the recipe of methods §5.6: as DECAF, with the label graph in every place. References: [ECLARE].
+
+    Word vectors go on learning after the first stage, with the rates of DECAF; the paper freezes them on most data sets:
+    `--set surrogate.freeze=true`.
+    """
     point, label = Gated(gates="one", last=True), Gated(gates="one")
     texts = (LabelText(transform=label), GraphText(transform=label))
     rows = Rows(init="graph_text", text=None, cosine=False)
     first = Combined(of=texts, by="attention", bias=True, bias_init="prior")
     combined = Combined(of=(*texts, rows), by="attention", bias=True, bias_init="prior")
     clusters = Objective(over="clusters", head=point, sampler=AllLabels(), classifier=first, loss=BceMean())
-    level = LoopSettings(epochs=3, min_steps=300, batch_size=255, learning_rate=0.004, schedule="step", decay_every=0.5)
+    level = LoopSettings(epochs=3, min_steps=300, batch_size=255, learning_rate=0.008, schedule="step", decay_every=0.5)
     return Recipe(
         name="eclare",
         encoder=Bag(dim=300, dropout=0.0, relu=False, init="random"),
@@ -37,14 +41,14 @@ def eclare() -> Recipe:
         ),
         stages=(
             Surrogate(
-                num_clusters=None, smooth=True, objective=clusters, freeze=True,
+                num_clusters=None, smooth=True, objective=clusters, freeze=False,
                 training=LoopSettings(
-                    epochs=6, min_steps=600, batch_size=255, learning_rate=0.005, schedule="step", decay_every=0.5
+                    epochs=6, min_steps=600, batch_size=255, learning_rate=0.01, schedule="step", decay_every=0.5
                 ),
             ),
             Recluster(smooth=True, prune=1.0),
             Level(training=level),
-            Training(epochs=4, min_steps=300, batch_size=255, learning_rate=0.004, schedule="step", decay_every=0.5),
+            Training(epochs=4, min_steps=300, batch_size=255, learning_rate=0.008, schedule="step", decay_every=0.5),
             Traverse(),
         ),
     )  # fmt: skip
