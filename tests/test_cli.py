@@ -116,6 +116,17 @@ def test_the_seed_is_taken_from_either_place(folder):
         assert json.loads((out / "config.json").read_text())["recipe"]["seed"] == seed
 
 
+def test_settings_and_scores_of_the_papers(folder):
+    line = ("train", "astec", "--data", folder / "d", "--out", folder / "x", "--dry-run", "--published")
+    plain, large = run(*line[:-1]), run(*line, "LF-Amazon-131K")
+    assert json.loads(plain.stdout)["disk_bytes"] < json.loads(large.stdout)["disk_bytes"]  # 512 dimensions
+    refused = run(*line, "LF-AmazonTitles-131k")
+    assert refused.returncode == 4 and "LF-AmazonTitles-131K" in refused.stderr
+    scores = json.loads(run("recipes", "--published", "--json").stdout)
+    assert {"model", "data", "source", "P@1"} <= set(scores[0])
+    assert any(one["model"] == "astec" and one["data"] == "LF-AmazonTitles-131K" for one in scores)
+
+
 def test_an_empty_folder_is_a_fine_place_for_a_model(folder):
     (folder / "empty").mkdir()
     assert run("train", "knn", "--data", folder / "d", "--out", folder / "empty").returncode == 0

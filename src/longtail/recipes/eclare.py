@@ -22,7 +22,7 @@ from longtail.training.stages.traverse import Traverse
 def eclare() -> Recipe:
     """Return the recipe of methods §5.6: as DECAF, with the label graph in every place. References: [ECLARE].
 
-    Word vectors go on learning after the first stage, with the rates of DECAF; the paper freezes them on most data sets:
+    Word vectors go on learning after the first stage, with the rates of DECAF; the paper freezes them on most data:
     `--set surrogate.freeze=true`.
     """
     point, label = Gated(gates="one", last=True), Gated(gates="one")

@@ -31,25 +31,25 @@ def inceptionxml_lf() -> Recipe:
     second = Combined(of=(*texts, rows), by="attention", bias=True, bias_init="prior", dropout=0.5)
     head = Convolved()
     clusters = Objective(over="clusters", head=head, sampler=AllLabels(), classifier=DenseRows(), loss=BceMean())
-    labels = Objective(head=head, sampler=Clusters(), classifier=first, loss=BceMean())
+    labels = Objective(head=head, sampler=Clusters(max_candidates=24), classifier=first, loss=BceMean())
     return Recipe(
         name="inceptionxml_lf",
         encoder=Inception(max_tokens=16, branches="mixture"),
         objectives=(
-            Objective(head=head, sampler=Clusters(), classifier=second, loss=BceMean(), detach=0.25),
+            Objective(head=head, sampler=Clusters(max_candidates=24), classifier=second, loss=BceMean(), detach=0.25),
             clusters,
         ),
         stages=(
             Phase(
                 objectives=(labels, clusters),
                 training=LoopSettings(
-                    epochs=6, batch_size=128, learning_rate=0.008, dense_learning_rate=0.008,
+                    epochs=4, min_steps=520, batch_size=128, learning_rate=0.008, dense_learning_rate=0.008,
                     schedule="onecycle", warmup=0.33,
                 ),
             ),
             Recluster(by="texts"),
             Training(
-                epochs=8, batch_size=128, learning_rate=0.008, dense_learning_rate=0.008,
+                epochs=6, min_steps=780, batch_size=128, learning_rate=0.008, dense_learning_rate=0.008,
                 schedule="onecycle", warmup=0.33,
             ),
         ),
