@@ -31,7 +31,7 @@ TEXT, GRAPH = named("label_text", transform=EACH), named("graph_text", transform
 CLASSIFIERS = {
     "label_text": named("label_text", transform=ONE, bias=True, bias_init="prior"),
     "label_text without a transform": named("label_text", transform=None),
-    "label_text, cosines": named("label_text", transform=EACH, cosine=True, scale=3.0),
+    "label_text, cosines": named("label_text", transform=EACH, cosine=True, scale=3.0, bias=True),
     "graph_text": named("graph_text", transform=EACH, bias=True),
     "gates": named("combined", of=(TEXT, FREE), by="gates", bias=True),
     "gates, cosines": named("combined", of=(FREE, GRAPH), by="gates", cosine=True, scale=3.0),
@@ -156,7 +156,7 @@ class Literal:
                 vector, bias = self.vector(label), self.tables["bias"][label] if "bias" in self.tables else 0
                 if self.settings.cosine:
                     scale = torch.exp(self.classifier.module.log_scale[0])
-                    row.append(scale * (point @ vector) / point.norm() / vector.norm())
+                    row.append(scale * (point @ vector) / point.norm() / vector.norm() + bias)
                 else:
                     row.append(point @ vector + bias)
             rows.append(torch.stack(row))

@@ -19,7 +19,7 @@ def siamesexml() -> Recipe:
     rows = Rows(init="graph_vectors", text=None, cosine=True, scale=1.0, learn_scale=False)
     first = LoopSettings(epochs=50, batch_size=1024, learning_rate=0.01, schedule="step", decay_every=0.6)
     second = Training(epochs=20, batch_size=255, learning_rate=0.002, schedule="step", decay_every=0.7)
-    loss = Contrastive(c=0.75, d=3.0, hardest=None, floor=0.05)
+    loss = Contrastive(c=0.75, d=3.0, hardest=20, floor=0.05)
     return Recipe(
         name="siamesexml",
         encoder=Bag(dim=300, dropout=0.0, relu=True, init="ppmi"),
