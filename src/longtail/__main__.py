@@ -1,0 +1,5 @@
+"""`python -m longtail`: the command line."""
+
+from longtail.cli import main
+
+main()
