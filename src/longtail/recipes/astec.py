@@ -27,5 +27,8 @@ def astec() -> Recipe:
         name="astec",
         encoder=Bag(dim=300, dropout=0.5, relu=True, init="ppmi"),
         objectives=(Objective(head=Residual(), sampler=Near(random=1000, hard=5), classifier=rows, loss=Bce()),),
-        stages=(Surrogate(num_clusters=8192, training=first, freeze=False), second),
+        stages=(
+            Surrogate(num_clusters=8192, smooth=True, hops=50, restart=0.2, training=first, freeze=False),
+            second,
+        ),
     )
