@@ -16,7 +16,7 @@ ORDER = [
     "errors", "types", "machine", "files", "data", "labels", "records", "parts", "recipe", "augment", "encoders",
     "search", "stores", "scorers", "samplers", "classifiers", "losses", "predictions", "probabilities", "model",
     "training", "artefact", "explanations", "index", "metrics", "comparison", "report", "page", "recipes", "pipeline",
-    "estimator", "bench", "serve", "cli",
+    "estimator", "bench", "serve", "cli", "__main__",
 ]  # fmt: skip
 INSIDE = {
     "data": [

@@ -134,7 +134,8 @@ def test_nothing_is_learnt_from_excluded_pairs(name):
     point = np.flatnonzero(train.targets[:, [29]].toarray().ravel() == 0)[:1]
     pairs = label_matrix(np.arange(len(train) + 1), np.full(len(train), 29), train.targets.shape)
     changes: dict[str, dict[str, Any]] = {key: {"sampler__random": 500} for key in ("frugal", "astec", "siamesexml")}
-    changes |= {key: {"sampler__top": 8} for key in ("inceptionxml_plus", "decaf", "eclare", "inceptionxml_lf")}
+    every = {"sampler__top": 8, "sampler__max_candidates": 99}
+    changes |= dict.fromkeys(("inceptionxml_plus", "decaf", "eclare", "inceptionxml_lf"), every)
     recipe = replace(short(name, **changes.get(name, {})), augment=())
     moved = []
     for data in (train, replace(train, excluded=pairs)):

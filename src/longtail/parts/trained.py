@@ -203,6 +203,9 @@ class Table(Protocol):
     def step(self, learning_rate: float, number: int) -> None:
         """Apply the gradients of the rows that were gathered; `number` counts the steps from one."""
 
+    def finish(self) -> None:
+        """Forget what only training needs."""
+
     def arrays(self, name: str) -> Arrays:
         """Name values and optimiser state for a checkpoint."""
 

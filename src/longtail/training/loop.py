@@ -38,6 +38,8 @@ def run_loop(
         identity = {"recipe": fit.recipe.dump(), "data": fit.fingerprint, "stage": name}
         checkpoint = Checkpoint(fit.scratch / f"{name}.safetensors", identity)
     Loop(network, settings, patience=patience).run(name, checkpoint=checkpoint, validate=validate)
+    for table in network.tables.values():
+        table.finish()
     release_freed_memory()
 
 

@@ -80,6 +80,10 @@ class LocalTable:
         total = torch.zeros((len(rows), *self.values.shape[1:]), dtype=self.values.dtype, device=self.values.device)
         return rows, total.index_add_(0, places, torch.cat([gradient for _, gradient in parts]))
 
+    def finish(self) -> None:
+        """Forget what only training needs: the next stage reads values alone."""
+        self.state, self.gathered, self.spent = [], [], False
+
     def arrays(self, name: str) -> dict[str, NDArray[Any]]:
         """Name values and state for a checkpoint."""
         arrays = {f"{name}.values": self.values.cpu().numpy()}

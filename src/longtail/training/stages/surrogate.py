@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
+from longtail.errors import RecipeError
 from longtail.labels.tree import LABELS_EACH, partition
 from longtail.labels.walk import HOPS, RESTART
 from longtail.parts import Fit, Objective
@@ -38,6 +39,12 @@ class Surrogate(LoopStage):
     objective: Objective = Field(default_factory=score_clusters)
     training: LoopSettings = LoopSettings(learning_rate=0.01, schedule="step", decay_every=0.7)
     freeze: bool = True
+
+    def check(self, recipe: Any) -> None:
+        """Ask for an objective over clusters."""
+        if self.objective.over != "clusters":
+            raise RecipeError(f"{recipe.name}: a surrogate learns clusters: --set surrogate.objective.over=clusters")
+        super().check(recipe)
 
     def total_cost(self, sizes: Sizes) -> Cost:
         """Add up the cost of its parts, which count a cluster for LABELS_EACH labels."""
