@@ -26,7 +26,8 @@ lt.fit(recipe, train)
 print(json.dumps([idle, needs.memory_bytes, memory_usage()[1]]))
 """
 
-LIKE_OTHERS = ("inceptionxml", "xmlcnn")  # their parts are measured with inceptionxml_plus, astec and frugal
+# Their parts are measured with inceptionxml_lf, decaf, astec and frugal.
+LIKE_OTHERS = ("inceptionxml", "inceptionxml_plus", "eclare", "xmlcnn")
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def decaf() -> Recipe:
     combined = Combined(of=(LabelText(transform=label), rows), by="gates", bias=True, bias_init="prior")
     first = LabelText(transform=label, bias=True, bias_init="prior")
     clusters = Objective(over="clusters", head=point, sampler=AllLabels(), classifier=first, loss=BceMean())
-    level = LoopSettings(epochs=3, min_steps=300, batch_size=255, learning_rate=0.008, schedule="step", decay_every=0.5)
+    level = LoopSettings(epochs=10, batch_size=255, learning_rate=0.008, schedule="step", decay_every=0.5)
     return Recipe(
         name="decaf",
         encoder=Bag(dim=300, dropout=0.0, relu=False, init="random"),
@@ -41,11 +41,11 @@ def decaf() -> Recipe:
             Surrogate(
                 num_clusters=None, smooth=True, objective=clusters, freeze=False,
                 training=LoopSettings(
-                    epochs=6, min_steps=600, batch_size=255, learning_rate=0.01, schedule="step", decay_every=0.5
+                    epochs=20, batch_size=255, learning_rate=0.01, schedule="step", decay_every=0.5
                 ),
             ),
             Recluster(),
             Level(training=level),
-            Training(epochs=4, min_steps=300, batch_size=255, learning_rate=0.008, schedule="step", decay_every=0.5),
+            Training(epochs=10, batch_size=255, learning_rate=0.008, schedule="step", decay_every=0.5),
         ),
     )  # fmt: skip

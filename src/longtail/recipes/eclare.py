@@ -31,7 +31,7 @@ def eclare() -> Recipe:
     first = Combined(of=texts, by="attention", bias=True, bias_init="prior")
     combined = Combined(of=(*texts, rows), by="attention", bias=True, bias_init="prior")
     clusters = Objective(over="clusters", head=point, sampler=AllLabels(), classifier=first, loss=BceMean())
-    level = LoopSettings(epochs=3, min_steps=300, batch_size=255, learning_rate=0.008, schedule="step", decay_every=0.5)
+    level = LoopSettings(epochs=10, batch_size=255, learning_rate=0.008, schedule="step", decay_every=0.5)
     return Recipe(
         name="eclare",
         encoder=Bag(dim=300, dropout=0.0, relu=False, init="random"),
@@ -43,12 +43,12 @@ def eclare() -> Recipe:
             Surrogate(
                 num_clusters=None, smooth=True, objective=clusters, freeze=False,
                 training=LoopSettings(
-                    epochs=6, min_steps=600, batch_size=255, learning_rate=0.01, schedule="step", decay_every=0.5
+                    epochs=20, batch_size=255, learning_rate=0.01, schedule="step", decay_every=0.5
                 ),
             ),
             Recluster(smooth=True, prune=1.0),
             Level(training=level),
-            Training(epochs=4, min_steps=300, batch_size=255, learning_rate=0.008, schedule="step", decay_every=0.5),
+            Training(epochs=10, batch_size=255, learning_rate=0.008, schedule="step", decay_every=0.5),
             Traverse(),
         ),
     )  # fmt: skip

@@ -53,8 +53,7 @@ def inceptionxml_plus() -> Recipe:
         ),
         stages=(
             Training(
-                epochs=9,
-                min_steps=1200,
+                epochs=20,
                 batch_size=128,
                 learning_rate=0.008,
                 dense_learning_rate=0.008,

@@ -43,13 +43,13 @@ def inceptionxml_lf() -> Recipe:
             Phase(
                 objectives=(labels, clusters),
                 training=LoopSettings(
-                    epochs=3, min_steps=320, batch_size=128, learning_rate=0.008, dense_learning_rate=0.008,
+                    epochs=6, batch_size=128, learning_rate=0.008, dense_learning_rate=0.008,
                     schedule="onecycle", warmup=0.33,
                 ),
             ),
             Recluster(by="texts"),
             Training(
-                epochs=5, min_steps=480, batch_size=128, learning_rate=0.008, dense_learning_rate=0.008,
+                epochs=8, batch_size=128, learning_rate=0.008, dense_learning_rate=0.008,
                 schedule="onecycle", warmup=0.33,
             ),
         ),
