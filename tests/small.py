@@ -14,6 +14,7 @@ from longtail.model import Model
 from longtail.recipe import Recipe, find_recipe, recipe_of
 from longtail.training.loop import Loop
 from longtail.training.network import TrainedNetwork
+from longtail.training.tables import LocalTable
 
 ORDERED = {
     "encoder.max_tokens": 4, "encoder.init": "random", "training.batch_size": 64, "training.learning_rate": 0.02,
@@ -116,16 +117,16 @@ def dropless(recipe: Recipe) -> Recipe:
 
 
 def networks(recipe: Recipe, train: Split, *, run: bool = False) -> dict[str, TrainedNetwork]:
-    """Build the networks of all stages, by name; without `run` they stay as they start."""
+    """Build the networks of all stages, by name; without `run` they stay as they start, ready to be trained."""
     built: dict[str, TrainedNetwork] = {}
-    real = Loop.run
+    real, finish = Loop.run, LocalTable.finish
 
     def record(self: Loop, name: str, **more: Any) -> None:
         built[name] = self.network
         if run:
             real(self, name, **more)
 
-    with patch.object(Loop, "run", record):
+    with patch.object(Loop, "run", record), patch.object(LocalTable, "finish", finish if run else lambda _table: None):
         lt.fit(recipe, train)
     return built
 

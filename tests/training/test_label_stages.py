@@ -131,7 +131,7 @@ def test_a_frozen_encoder_stays_as_the_first_stage_left_it_in_all_others(freeze)
     one, *others = (trained[name].tables["words"] for name in ("surrogate", "level", "training"))
     for other in others:
         assert torch.equal(one.values, other.values) == freeze
-        assert bool(other.state) != freeze
+        assert other.frozen == freeze
 
 
 def test_a_phase_without_objectives_is_refused():

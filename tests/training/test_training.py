@@ -17,6 +17,7 @@ import torch
 from small import board, networks, same, short, small
 
 import longtail as lt
+from longtail.cli import main
 from longtail.errors import DataError, RecipeError, ResourceError
 from longtail.model import Model
 from longtail.parts import Query
@@ -74,6 +75,7 @@ def test_a_loss_that_is_not_a_number_stops_with_advice():
         ("xmlcnn", {"classifier__init": "points"}, "classifier.init=random"),
         ("frugal", {"training": None}, "needs an encoder, objectives and stages; no stages"),
         ("inceptionxml_plus", {"sampler": "all_labels"}, "over clusters needs a sampler that makes them"),
+        ("astec", {"surrogate__objective__over": "labels"}, "surrogate.objective.over=clusters"),
     ],
 )
 def test_parts_that_do_not_fit_together_are_refused(name, changes, message):
@@ -168,12 +170,19 @@ def test_a_weight_of_augmented_points_scales_their_gradient():
         torch.testing.assert_close(quarter, one / 4)
 
 
+def test_a_finished_stage_keeps_its_values_and_forgets_the_rest():
+    trained = networks(short("astec"), board(100), run=True)
+    for network in trained.values():
+        assert all(table.state == [] and table.gathered == [] for table in network.tables.values())
+        assert network.tables["words"].values.abs().sum() > 0
+
+
 @pytest.mark.parametrize("freeze", [True, False])
 def test_word_vectors_stay_as_the_surrogate_left_them_if_they_are_frozen(freeze):
     trained = networks(short("astec", surrogate__freeze=freeze), board(), run=True)
     one, two = (trained[name].tables["words"] for name in ("surrogate", "training"))
     assert torch.equal(one.values, two.values) == freeze
-    assert bool(two.state) != freeze
+    assert two.frozen == freeze
     start = networks(short("astec"), board())["training"].tables["rows0"].values
     assert not torch.equal(trained["training"].tables["rows0"].values, start)
 
@@ -210,30 +219,38 @@ def test_kill_9_in_the_middle_of_training(tmp_path):
     train, data = board(), tmp_path / "data"
     lt.write(lt.Dataset(train.labels, {"train": train}, "board"), data, "jsonl")
     settings = {
-        "encoder.dim": 16, "training.epochs": 8, "training.batch_size": 16, "training.save_seconds": 0.1,
+        "encoder.dim": 16, "training.epochs": 12, "training.batch_size": 8, "training.save_seconds": 0.1,
         "training.min_steps": 0, "augment": [], "lexical": None,
     }  # fmt: skip
     flags = [part for path, value in settings.items() for part in ("--set", f"{path}={json.dumps(value)}")]
-
-    def command(out):
-        call = "import torch; torch.set_num_threads(1); from longtail.cli import main; main()"
-        return [sys.executable, "-c", call, "train", "frugal", "--data", str(data), "--out", str(out), *flags]
 
     recipe = find_recipe("frugal")
     for path, value in settings.items():
         recipe = recipe.override(path, value)
     whole = lt.fit(recipe, lt.load(data).train)
-    broken = tmp_path / "broken"
-    checkpoint = tmp_path / "broken.unfinished" / "training.safetensors"
-    for _ in range(2):
-        child = subprocess.Popen(command(broken), stderr=subprocess.DEVNULL)
-        before = checkpoint.stat().st_mtime if checkpoint.exists() else 0
-        while child.poll() is None and (not checkpoint.exists() or checkpoint.stat().st_mtime <= before):
-            time.sleep(0.02)
-        if child.poll() is None:
-            os.kill(child.pid, signal.SIGKILL)
-        child.wait()
-    assert not broken.exists(), "a half-written model must not be there"
-    subprocess.run(command(broken), check=True, capture_output=True)
-    assert not checkpoint.exists()
+
+    broken, checkpoint = tmp_path / "broken", tmp_path / "broken.unfinished" / "training.safetensors"
+    arguments = ["longtail", "train", "frugal", "--data", str(data), "--out", str(broken), *flags]
+    call = (
+        "import sys, torch; torch.set_num_threads(1); from longtail.cli import main; sys.argv[0] = 'longtail'; main()"
+    )
+    child = subprocess.Popen([sys.executable, "-c", call, *arguments[1:]], stderr=subprocess.DEVNULL)
+    while child.poll() is None and not checkpoint.exists():
+        time.sleep(0.02)
+    assert child.poll() is None, "it must be killed before it ends"
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    assert checkpoint.exists() and not broken.exists(), "a half-written model must not be there"
+    done = []
+    with pytest.raises(Stop):  # it continues, and is stopped once more
+        lt.fit(
+            recipe, lt.load(data).train, scratch=checkpoint.parent,
+            progress=lambda name, step, total: done.append(step) or stop_at(total - 5)(name, step, total),
+        )  # fmt: skip
+    assert done[0] > 1
+    before = signal.getsignal(signal.SIGTERM)
+    with patch.object(sys, "argv", arguments), pytest.raises(SystemExit) as ended:
+        main()
+    signal.signal(signal.SIGTERM, before)
+    assert not ended.value.code and not checkpoint.exists()
     assert same(Model.load(broken), whole)
