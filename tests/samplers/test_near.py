@@ -116,7 +116,6 @@ def test_similarities_to_points_and_to_texts_add_up():
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="NearRetriever searches sums of two directions by cosine")
 def test_similarities_to_points_and_to_texts_add_up_where_labels_are_proposed():
     both, query, expected = with_texts(0)
     kept = np.argsort(-expected)[:6]  # three quarters of what is kept

@@ -62,15 +62,11 @@ def test_one_text_and_a_batch_get_the_same_scores(seed, labels, k, layer, cosine
         )
 
 
-@pytest.mark.xfail(
-    strict=True, raises=ValueError, reason="labels.tree.Clusters.labels_of cannot reshape the clusters of no texts"
-)
 def test_no_texts_have_no_labels_of_clusters():
     scorer = with_clusters(vector_scorer(0, 9, layer=False, cosine=False), 0)
     assert [part.shape for part in scorer.top(Query([]), 3)] == [(0, 3), (0, 3)]
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the projected vector says whether a text is known")
 @pytest.mark.parametrize("led", [False, True])
 def test_a_known_text_of_which_the_head_leaves_nothing_is_answered_as_among_others(led):
     scorer = vector_scorer(0, 9, layer=False, cosine=False)

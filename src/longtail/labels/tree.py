@@ -157,7 +157,7 @@ class Clusters:
 
     def labels_of(self, chosen: NDArray[Any]) -> Ints:
         """List the labels of chosen clusters (…, c): (…, c · width), padded with -1; cluster -1 has none."""
-        labels: Ints = self.table[chosen].reshape(*chosen.shape[:-1], -1)
+        labels: Ints = self.table[chosen].reshape(*chosen.shape[:-1], chosen.shape[-1] * self.table.shape[1])
         return labels
 
     def merged(self, bags: sp.csr_array) -> sp.csr_array:

@@ -171,6 +171,9 @@ class Scorer(Protocol):
     def score_one(self, query: Query, labels: NDArray[Any]) -> Floats:
         """Score chosen labels for the only text."""
 
+    def knows(self, query: Query) -> bool:
+        """Whether the encoder knows anything of the only text."""
+
     def encoded_one(self, query: Query) -> Floats:
         """Encode the only text, ready for the product with label vectors: (D,), zero where no word is known."""
 

@@ -61,7 +61,7 @@ class Additions:
         similar, unseen = self.similarities(query.texts[0])
         scores, known = np.zeros(self.count, np.float32), False
         if fused.vectors is not None and self.vectors is not None:
-            known = bool(fused.vectors.encoded_one(query).any())
+            known = fused.vectors.knows(query)
             scores += fused.vectors.score_rows(query, self.vectors, self.bias, best)
             scores += np.float32(UNKNOWN) * unseen
         if fused.words is not None and fused.weight:

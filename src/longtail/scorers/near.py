@@ -65,7 +65,7 @@ class NearRetriever:
         """List what is near each vector (N, L); entries are the fused similarities."""
         keep = min(self.keep, self.targets.shape[1])
         # Fewer labels than are kept: with a small gamma, labels that only points bring would otherwise never get in.
-        by_label = self._labels(vectors, max(1, round(0.75 * keep)))
+        by_label = self._labels(unit(vectors), max(1, round(0.75 * keep)))
         by_point = self._points(vectors, min(self.neighbours, len(self.points)))
         several = self.label_of if len(self.label_of) > self.targets.shape[1] else None
         proposed = fuse(by_label, by_point, self.targets, self.gamma, keep, label_of=several)
@@ -75,7 +75,7 @@ class NearRetriever:
     @cached_property
     def _labels(self) -> Find:
         """Finds the nearest labels."""
-        return among(self.centroids)
+        return among(self.centroids, cosine=False)  # with texts they are sums of two directions
 
     @cached_property
     def _points(self) -> Find:

@@ -121,14 +121,17 @@ class VectorScorer:
         out = [np.where(known(block), self.project(block), np.float32(0)) for block in blocks]
         return np.concatenate(out) if out else np.zeros((0, self.store.dim), np.float32)
 
+    def knows(self, query: Query) -> bool:
+        """Whether the encoder knows anything of the only text."""
+        return bool(self.tower.encode_one(query).any())
+
     def encoded_one(self, query: Query) -> Floats:
         """Encode the only text, ready for the product with label vectors: (D,), zero where no word is known."""
         vector: Floats = query.once(self, "encoded one", lambda: self._encoded_one(query))
         return vector
 
     def _encoded_one(self, query: Query) -> Floats:
-        vector = self.tower.encode_one(query)
-        return self.project(vector) if vector.any() else np.zeros(self.store.dim, np.float32)
+        return self.project(self.tower.encode_one(query)) if self.knows(query) else np.zeros(self.store.dim, np.float32)
 
     def top(self, query: Query, k: int) -> tuple[Ints, Floats]:
         """Find the k best labels of each text; equal scores go to the smaller label, places without one hold -1."""
@@ -138,8 +141,7 @@ class VectorScorer:
             best = best_of(self.proposed(query), k)
             found = answered(self.tower.encode(query), best.labels, best.scores)
         else:
-            encoded = self.encoded(query)
-            found = answered(encoded, *self.store.search(encoded, k))
+            found = answered(self.tower.encode(query), *self.store.search(self.encoded(query), k))
         labels[:, : found[0].shape[1]], scores[:, : found[1].shape[1]] = found
         return labels, scores
 
@@ -193,14 +195,13 @@ class VectorScorer:
 
     def top_one(self, query: Query, n: int) -> Ranked:
         """Find the n best labels of the only text, best first; none where no word is known."""
-        vector = self.encoded_one(query)
-        if not vector.any():
+        if not self.knows(query):
             return np.zeros(0, np.int64), np.zeros(0, np.float32)
         if self.retriever is not None:
             labels, scores = self.top(query, n)
             mask = labels[0] >= 0
             return labels[0][mask], scores[0][mask]
-        return self.store.search_one(vector, n)
+        return self.store.search_one(self.encoded_one(query), n)
 
     def score_one(self, query: Query, labels: NDArray[Any]) -> Floats:
         """Score chosen labels for the only text."""

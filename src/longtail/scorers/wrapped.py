@@ -74,7 +74,7 @@ class Wrapped(ABC):
 
     def top_one(self, query: Query, n: int) -> Ranked:
         """Find the n best labels of the only text, best first."""
-        if not self.encoded_one(query).any():
+        if not self.knows(query):
             return np.zeros(0, np.int64), np.zeros(0, np.float32)
         labels, scores = self.top(query, n)
         mask = labels[0] >= 0
@@ -86,6 +86,10 @@ class Wrapped(ABC):
         scores = np.empty(len(labels), np.float32)
         scores[order] = self.pairs(query, np.zeros(len(labels), np.int64), labels[order])
         return scores
+
+    def knows(self, query: Query) -> bool:
+        """Whether the first scorer's encoder knows anything of the only text."""
+        return bool(self.first.knows(query))
 
     def encoded_one(self, query: Query) -> Floats:
         """Encode the only text as the first scorer does."""
