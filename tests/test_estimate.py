@@ -27,7 +27,7 @@ print(json.dumps([idle, needs.memory_bytes, memory_usage()[1]]))
 """
 
 # Their parts are measured with inceptionxml_lf, decaf, astec and frugal.
-LIKE_OTHERS = ("inceptionxml", "inceptionxml_plus", "eclare", "xmlcnn")
+LIKE_OTHERS = ("inceptionxml", "inceptionxml_plus", "eclare", "xmlcnn", "decaf", "siamesexml")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ class Contrastive(Loss):
     >>> import torch
     >>> loss = Contrastive()(torch.tensor([[0.5, 0.2, 0.1]]), torch.tensor([[1.0, 0.0, 0.0]]), None, torch.ones(1))
     >>> round(float(loss), 4), round(-math.log(0.9) + 1.5 * 0.5 - math.log(1 - 0.9 * math.exp(1.5 * -0.8)), 4)
-    (1.1712, 1.1712)
+    (1.1715, 1.1715)
     """
 
     part: ClassVar[str] = "contrastive"
