@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # as many processes as cores: one thread each
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 import pytest
 
@@ -43,25 +45,6 @@ def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_configure() -> None:
     """Read the entry points of installed packages once: Fabric asks for them in every run of the loop."""
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
-
-
-def pytest_collection_finish() -> None:
-    """Draw the store of dropout once for each seed instead of once for each network, where anything is trained."""
-    if "longtail.training.noise" not in sys.modules:
-        return
-    from longtail.training.noise import StoredNoise
-
-    draw, stores = StoredNoise.__init__, dict[int, object]()
-
-    def remember(self: StoredNoise, seed: int) -> None:
-        if seed in stores:
-            self.store = stores[seed]
-            return
-        draw(self, seed)
-        if len(stores) < 4:
-            stores[seed] = self.store
-
-    StoredNoise.__init__ = remember
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

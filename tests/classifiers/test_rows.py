@@ -51,6 +51,8 @@ def test_rows_start_from_what_the_encoder_makes_of_texts_and_of_neighbours():
     vectors = unit(np.maximum(bags @ words, 0))
     expected = normalised(random_walk(network.fit.train.targets, seed=0)).toarray() @ vectors
     np.testing.assert_allclose(network.tables["rows0"].values.numpy(), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(RecipeError, match="clusters have no texts to encode"):
+        built(named("rows", init="graph_vectors", text=None))
 
 
 @pytest.mark.parametrize("init", ["zero", "prior"])

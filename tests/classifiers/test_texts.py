@@ -361,6 +361,8 @@ def test_what_does_not_fit_is_refused():
         recipe_of(named("combined", of=(TEXT, named("rows", init="nothing", text="head")))).check()
     with pytest.raises(RecipeError, match="take texts as words"):
         recipe_of(named("combined", of=(named("label_text", texts="tower"), FREE))).check()
+    with pytest.raises(RecipeError, match="one part of each kind"):
+        recipe_of(named("combined", of=(TEXT, TEXT))).check()
     nameless = corpus(100)
     nameless = replace(nameless, labels=replace(nameless.labels, texts=None))
     for name in ("label_text", "gates"):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from longtail.errors import RecipeError
 from longtail.losses.contrastive import Contrastive
+from longtail.recipe import find_recipe
 from longtail.records import create
 
 
@@ -103,3 +104,9 @@ def test_cosines_above_one_by_rounding_are_ones():
 def test_settings_for_which_there_is_no_loss_are_refused(wrong):
     with pytest.raises(RecipeError, match="contrastive"):
         create(Contrastive, wrong)
+
+
+@pytest.mark.parametrize(("path", "value"), [("classifier.cosine", False), ("classifier.scale", 20.0)])
+def test_scores_that_are_no_cosines_are_refused(path, value):
+    with pytest.raises(RecipeError, match="contrastive needs cosines: classifier.cosine=true, classifier.scale=1"):
+        find_recipe("siamesexml").override(path, value).check()

@@ -188,6 +188,8 @@ class Combined(Products):
         need_words(recipe, self)
         if not self.of or not all(isinstance(part, Products) for part in self.of):
             raise RecipeError(f"{recipe.name}: combined needs parts that make label vectors, such as label_text, rows")
+        if len({part.part for part in self.of}) < len(self.of):
+            raise RecipeError(f"{recipe.name}: combined takes one part of each kind")
         if any(part.fields().get("text") or part.fields().get("texts", "words") != "words" for part in self.of):
             raise RecipeError(f"{recipe.name}: parts that are combined take texts as words; rows have none: text=none")
         super().check(recipe)
@@ -269,6 +271,8 @@ class BuiltCombined(BuiltProducts):
 def label_vectors(points: Points, network: Network) -> Floats:
     """Return what the encoder makes of all label texts, mixed with their neighbours: (L, D), before any head."""
     need_label_texts(network)
+    if points.partition is not None:
+        raise RecipeError(f"{network.fit.recipe.name}: clusters have no texts to encode; start from label_text")
     vectors = unit(network.vectors(network.points.names))  # type: ignore[arg-type]
     return np.asarray(label_graph(points, network) @ vectors, np.float32)
 

@@ -24,7 +24,7 @@ class Cnn(OrderedEncoder):
     pools: int = Field(default=2, ge=1, le=64)  # stretches of the text of which each gives its maximum
     width: int = Field(default=512, ge=1, le=8192)
     dropout: float = Field(default=0.5, ge=0, lt=1)
-    embedding_dropout: float = Field(default=0.25, ge=0, lt=1)
+    embedding_dropout: float = Field(default=0.25, ge=0, lt=1)  # beside `dropout`: none where that is 0
 
     def layers(self, seed: int) -> Any:
         """Make the layers in torch."""

@@ -41,10 +41,7 @@ class Residual(Head):
 
     def open(self, arrays: Mapping[str, NDArray[Any]], name: str, width: int) -> FrozenResidual:
         """Find the arrays of a model file."""
-        weight, bias, scale, shift = (arrays[f"{name}.{key}"] for key in ("weight", "bias", "scale", "shift"))
-        if weight.shape != (width, width) or any(part.shape != (width,) for part in (bias, scale, shift)):
-            raise ModelError(f"the layer {name} has a shape that does not fit; train again")
-        return FrozenResidual(weight, bias, scale, shift, self.activation)
+        return FrozenResidual(*opened(arrays, name, width, ("scale", "shift")), self.activation)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +94,7 @@ class Gated(Head):
 
     def open(self, arrays: Mapping[str, NDArray[Any]], name: str, width: int) -> FrozenGated:
         """Find the arrays of a model file."""
-        weight, bias, inner, outer = (arrays[f"{name}.{key}"] for key in ("weight", "bias", "inner", "outer"))
-        if weight.shape != (width, width) or any(part.shape != (width,) for part in (bias, inner, outer)):
-            raise ModelError(f"the layer {name} has a shape that does not fit; train again")
-        return FrozenGated(weight, bias, inner, outer, self.activation, self.last)
+        return FrozenGated(*opened(arrays, name, width, ("inner", "outer")), self.activation, self.last)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +123,16 @@ class FrozenGated:
         """Name the arrays for a model file."""
         arrays = {"weight": self.weight, "bias": self.bias, "inner": self.inner, "outer": self.outer}
         return {f"{name}.{key}": value for key, value in arrays.items()}
+
+
+def opened(
+    arrays: Mapping[str, NDArray[Any]], name: str, width: int, more: tuple[str, str]
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Find a square layer of a model file, and two vectors more, if they fit."""
+    weight, bias, *rest = (arrays[f"{name}.{key}"] for key in ("weight", "bias", *more))
+    if weight.shape != (width, width) or any(part.shape != (width,) for part in (bias, *rest)):
+        raise ModelError(f"the layer {name} has a shape that does not fit; train again")
+    return weight, bias, rest[0], rest[1]
 
 
 def activated(values: Floats, activation: Activation) -> Floats:

@@ -31,6 +31,7 @@ class Contrastive(Loss):
     """
 
     part: ClassVar[str] = "contrastive"
+    needs_cosines: ClassVar[bool] = True
     c: float = Field(default=0.9, gt=0, lt=1)
     d: float = Field(default=1.5, gt=0)
     hardest: int | None = Field(default=1, ge=1)

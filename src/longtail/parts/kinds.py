@@ -128,6 +128,8 @@ class Classifier(Part):
 class Loss(Part):
     """Scores and targets to a number."""
 
+    needs_cosines: ClassVar[bool] = False  # whether scores must be cosines as they are
+
     @abstractmethod
     def __call__(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
         """Compute the loss of logits (B, K); `mask` is False where a pair must not be learnt from."""
@@ -153,6 +155,11 @@ class Objective(Part):
     def check(self, recipe: Any) -> None:
         """Ask for a head that gives what the classifier takes."""
         super().check(recipe)
+        settings = self.classifier.fields()
+        if self.loss.needs_cosines and not (settings.get("cosine") and settings.get("scale") == 1):
+            raise RecipeError(
+                f"{recipe.name}: {self.loss.part} needs cosines: classifier.cosine=true, classifier.scale=1"
+            )
         width, needed = recipe.encoder.width, self.classifier.in_width(recipe.encoder)
         width = width if self.head is None else self.head.out_width(width)
         if needed not in (None, width):

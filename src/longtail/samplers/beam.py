@@ -21,7 +21,7 @@ from longtail.types import Ints
 if TYPE_CHECKING:
     from torch import Tensor
 
-CHUNK = 4096  # points whose clusters are scored at once
+CELLS = 2**24  # scores of points and clusters that are held at once
 
 
 @record
@@ -54,9 +54,9 @@ class BuiltBeam(BuiltClusters):
         assert before is not None, "Beam.check has seen the level"
         super().__init__(settings, before.over("clusters").partition)
         retriever, inputs = self.retriever(before), network.points.inputs
-        beams = []
-        for start in range(0, len(inputs), CHUNK):
-            some = inputs.take(np.arange(start, min(start + CHUNK, len(inputs))))
+        beams, chunk = [], max(1, CELLS // len(self.partition))
+        for start in range(0, len(inputs), chunk):
+            some = inputs.take(np.arange(start, min(start + chunk, len(inputs))))
             beams.append(retriever.best(before.vectors(some)))
         self.beams: Ints = np.concatenate(beams).astype(np.int32)
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from torch import Tensor
+
+
+@lru_cache(maxsize=2)
+def stored(seed: int) -> Tensor:
+    """Draw the bytes of a seed, once for all stages."""
+    return torch.from_numpy(np.random.default_rng([seed, 3]).integers(0, 256, 2**24, np.uint8))
 
 
 class StoredNoise:
@@ -16,7 +24,7 @@ class StoredNoise:
     """
 
     def __init__(self, seed: int) -> None:
-        self.store = torch.from_numpy(np.random.default_rng([seed, 3]).integers(0, 256, 2**24, np.uint8))
+        self.store = stored(seed)
 
     def drop(self, values: Tensor, share: float, draw: np.random.Generator) -> Tensor:
         """Zero a share of the entries, to within 1/256, and scale the others up."""
