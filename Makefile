@@ -29,8 +29,8 @@ check: setup  ## lint, format and types
 	$(BIN)/ruff format --check src tests bench
 	$(BIN)/mypy
 
-test: setup  ## the tests, in a few minutes
-	$(BIN)/pytest
+test: setup  ## the tests on all cores, in a few minutes
+	$(BIN)/pytest -n auto --dist worksteal
 
 test-all: setup  ## the slow tests too
 	$(BIN)/pytest --slow
