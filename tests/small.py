@@ -11,9 +11,10 @@ import numpy as np
 import longtail as lt
 from longtail.data.dataset import Split, from_rows
 from longtail.model import Model
+from longtail.parts import States, Step
 from longtail.recipe import Recipe, find_recipe, recipe_of
 from longtail.training.loop import Loop
-from longtail.training.network import TrainedNetwork
+from longtail.training.network import Encoded, Term, TrainedNetwork
 from longtail.training.tables import LocalTable
 
 ORDERED = {
@@ -55,11 +56,16 @@ SMALL: dict[str, dict[str, Any]] = {
     "inceptionxml_lf": {
         "encoder.dim": 64, "encoder.channels": 4, "encoder.max_tokens": 4, "encoder.init": "random",
     } | CONVOLVED | CLUSTERS | loops("phase.training", "training"),
+    "depsl": {"encoder.dim": 32, "encoder.init": "random", "head.dim": 16} | loops("training"),
+    "unidec": {
+        "encoder.dim": 32, "encoder.init": "random", "head.dim": 16, "objectives.1.head.dim": 16,
+    } | loops("training"),
     "xmlcnn": ORDERED | {"encoder.dim": 32, "encoder.filters": 16, "encoder.width": 32, "training.epochs": 10},
     "knn": {},
 }  # fmt: skip
 TRAINED = [name for name in SMALL if name != "knn"]
-FROM_TEXTS = ["decaf", "eclare", "siamesexml", "inceptionxml_lf"]  # label vectors are made from label texts
+# Label vectors are made from label texts.
+FROM_TEXTS = ["decaf", "eclare", "siamesexml", "inceptionxml_lf", "depsl", "unidec"]
 
 
 def board(points: int = 400, *, named: bool = True) -> Split:
@@ -136,3 +142,10 @@ def same(one: Model, two: Model) -> bool:
     first, second = one.vectors.arrays(), two.vectors.arrays()
     assert first.keys() == second.keys()
     return all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def scores_of(term: Term, states: States, labels: np.ndarray, step: Step) -> Any:
+    """Score encoded points against labels as a term does in a step: (B, K)."""
+    encoded = Encoded(lambda: states)
+    encoded()
+    return term.classifier(*term.encoded(None, labels, encoded, step), step)

@@ -24,6 +24,7 @@ INSIDE = {
         "dataset",
         "tokens",
         "sequences",
+        "pretrained",
         "vectors",
         "docstrings",
         "statistics",
@@ -34,7 +35,7 @@ INSIDE = {
     ],
     "labels": ["propensity", "blocks", "walk", "graph", "tree", "curves", "calibration", "lookup", "journal"],
     "augment": ["soft", "gandalf", "mixed", "labelmix", "mixup", "synonyms"],
-    "encoders": ["inputs", "heads", "convolved", "bag", "ordered", "inception", "cnn", "towers"],
+    "encoders": ["inputs", "heads", "convolved", "bag", "ordered", "inception", "cnn", "transformer", "towers"],
     "search": ["exact", "inverted", "quantised", "hnsw", "ivf", "nearest"],
     "stores": ["memory"],
     "scorers": [
@@ -50,9 +51,9 @@ INSIDE = {
         "fused",
         "added",
     ],
-    "samplers": ["all_labels", "batch_pool", "clusters", "beam", "drawn", "near"],
+    "samplers": ["batch_pool", "all_labels", "clusters", "beam", "drawn", "near"],
     "classifiers": ["products", "combine", "texts", "rows", "dense_rows"],
-    "losses": ["bce", "softmax", "decoupled", "contrastive"],
+    "losses": ["bce", "softmax", "decoupled", "contrastive", "sums", "triplet", "chunks", "chunked"],
     "training": ["noise", "tables", "orders", "settings", "checkpoint", "logs", "network", "loop", "stages", "learn"],
     "serve": [
         "protocol",

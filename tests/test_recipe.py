@@ -8,11 +8,15 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 from longtail.errors import RecipeError
+from longtail.losses.bce import Bce
+from longtail.losses.decoupled import Decoupled
+from longtail.losses.sums import Sum
 from longtail.parts import Objective
 from longtail.recipe import RECIPES, Recipe, find_recipe, recipe_of
-from longtail.records import PARTS, RENAMED, create, imported, part_of
+from longtail.records import PARTS, RENAMED, create, imported, parsed, part_of
 from longtail.samplers.all_labels import AllLabels
 from longtail.scorers.lexical import Lexical
+from longtail.training.orders import Similar
 
 CLASSES = {name: imported(PARTS, name, "part") for name in PARTS}
 OLD_SETTINGS = [(name, old, new) for name, cls in CLASSES.items() for old, new in cls.renamed.items()]
@@ -99,8 +103,9 @@ def test_what_stands_in_the_first_objective_is_reached_directly(name):
         "sampler": "all_labels",
         "classifier": "rows",
         "classifier.dropout": 0.125,
-        "loss": "decoupled_bce",
+        "loss": "sum",
         "weight": 3.0,
+        "served": 0.25,
         "detach": 0.5,
     }.items():
         changed = recipe.override(path, value)
@@ -109,6 +114,43 @@ def test_what_stands_in_the_first_objective_is_reached_directly(name):
         assert changed.objectives[1:] == recipe.objectives[1:], path
     assert recipe.override("sampler", "all_labels").objectives[0].sampler == AllLabels()
     assert recipe.override("sampler", "near").override("sampler.num_neighbours", 7).objectives[0].sampler.hard == 20
+
+
+@pytest.mark.parametrize("path", ["loss", "objectives.0.loss"])
+def test_a_part_is_swapped_for_one_with_settings_given_as_plain_values(path):
+    losses = '[{"part": "decoupled", "directions": "both"}, {"part": "bce"}]'
+    recipe = find_recipe("frugal").override(path, parsed(f'{{"part": "sum", "of": {losses}, "weights": [1, 0.5]}}'))
+    expected = Sum(of=(Decoupled(directions="both"), Bce()), weights=(1.0, 0.5))
+    assert recipe.objectives[0].loss == expected
+    assert find_recipe("frugal").override(path, expected.dump()) == recipe
+    assert recipe_of(json.loads(json.dumps(recipe.dump()))) == recipe
+    assert recipe.override("loss.of.0.directions", "labels").objectives[0].loss.of[0].directions == "labels"
+    assert recipe.override("loss.weights", [1, 2]).objectives[0].loss.weights == (1.0, 2.0)
+    recipe.check()
+
+
+def test_plain_values_stand_for_parts_wherever_parts_stand():
+    recipe = find_recipe("frugal").override("training.order", {"part": "similar", "by": "vectors", "group": None})
+    assert recipe.stages[0].order == Similar(by="vectors", group=None)
+    assert find_recipe("astec").override("training", {"part": "training", "epochs": 7}).stages[1].epochs == 7
+    assert recipe.override("augment", [{"part": "gandalf", "hops": 2}]).augment[0].hops == 2
+    assert recipe.override("head", "none").override("head", {"part": "project", "dim": 7}).objectives[0].head.dim == 7
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"part": "summ"}, "did you mean 'sum'"),
+        ({"part": "decoupled_bce"}, "now called 'sum'"),
+        ({"part": "sum", "off": []}, "sum has no setting 'off'"),
+        ({"part": "sum", "of": [{"part": "bag"}]}, r"sum\.of"),
+        ({"part": "bag"}, r"objective\.loss"),
+        ({"of": []}, r"objective\.loss"),
+    ],
+)
+def test_plain_values_that_make_no_such_part_are_refused(value, message):
+    with pytest.raises(RecipeError, match=message):
+        find_recipe("frugal").override("loss", value)
 
 
 def test_the_head_of_the_first_objective_is_reached_directly():

@@ -206,6 +206,7 @@ class Model:
             lines += ["| metric | value |", "|---|---|"]
             lines += [f"| {name} | {value} |" for name, value in self.metrics.items() if isinstance(value, int | float)]
             lines += [""]
+        lines += [self.tokenizer.credits, ""] if self.tokenizer is not None and self.tokenizer.credits else []
         return "\n".join([*lines, "Use it: `longtail predict <this folder> texts.txt`.", ""])
 
 
@@ -222,7 +223,7 @@ def _open_member(recipe: Recipe, arrays: Mapping[str, NDArray[Any]], tokenizer: 
     if encoder is None:
         raise ModelError("the recipe has no encoder; train again")
     over = next((objective for objective in recipe.objectives if objective.over == "clusters"), None)
-    objectives = [objective for objective in recipe.objectives if objective.over == "labels"]
+    objectives = [objective for objective in recipe.objectives if objective.over == "labels" and objective.share]
 
     def opened(some: Mapping[str, NDArray[Any]], *, place: int = 0, led: bool = True) -> Scorer:
         tower = encoder.open(some, tokenizer)
@@ -230,7 +231,7 @@ def _open_member(recipe: Recipe, arrays: Mapping[str, NDArray[Any]], tokenizer: 
         return objectives[place].open(own, tower, encoder.width, over=over, led=led)
 
     scorers = [opened(arrays, place=place) for place in range(len(objectives))]
-    weights = [objective.weight for objective in objectives]
+    weights = [objective.share for objective in objectives]
     scorer = scorers[0] if len(scorers) == 1 else scorers[0].join(scorers[1:], weights)
     for stage in recipe.stages:
         scorer = stage.open(arrays, scorer, opened)

@@ -24,6 +24,14 @@ RECIPES = {
     "inceptionxml": "longtail.recipes.inceptionxml:inceptionxml",
     "inceptionxml_plus": "longtail.recipes.inceptionxml:inceptionxml_plus",
     "inceptionxml_lf": "longtail.recipes.inceptionxml_lf:inceptionxml_lf",
+    "depsl": "longtail.recipes.unidec:depsl",
+    "unidec": "longtail.recipes.unidec:unidec",
+    "ngame": "longtail.recipes.ngame:ngame",
+    "ngame_renee": "longtail.recipes.ngame:ngame_renee",
+    "dexml": "longtail.recipes.dual:dexml",
+    "dpr": "longtail.recipes.dual:dpr",
+    "ance": "longtail.recipes.dual:ance",
+    "lightxml": "longtail.recipes.lightxml:lightxml",
     "xmlcnn": "longtail.recipes.xmlcnn:xmlcnn",
     "knn": "longtail.recipes.knn:knn",
 }
@@ -57,6 +65,8 @@ class Recipe(Part):
             raise RecipeError(f"{self.name}: an ensemble needs weights that chance decides, and this recipe has none")
         if self.objectives and self.objectives[0].over != "labels":
             raise RecipeError(f"{self.name}: the first objective must be over labels")
+        if self.objectives and not any(one.share for one in self.objectives if one.over == "labels"):
+            raise RecipeError(f"{self.name}: no objective over labels is served: give one a weight, served=1")
         for augmentation in self.augment:
             if not self.trains and augmentation.acts_on != ("dataset",):
                 raise RecipeError(f"{self.name}: {augmentation.part} changes batches, and this recipe trains on none")
@@ -123,7 +133,8 @@ def find_recipe(name: str | Recipe) -> Recipe:
         part = create(imported(PARTS, extra, "augmentation"), {})
         if not isinstance(part, Augmentation):
             raise RecipeError(f"{extra!r} is not an augmentation; {nearest(extra, augmentations())}")
-        recipe = replaced(recipe, "augment", (*recipe.augment, part))
+        others = tuple(own for own in recipe.augment if own.part != part.part)  # the recipe's own gives way
+        recipe = replaced(recipe, "augment", (*others, part))
     return replaced(recipe, "name", name)
 
 

@@ -22,9 +22,11 @@ PARTS = {
     "bag": "longtail.encoders.bag:Bag",
     "inception": "longtail.encoders.inception:Inception",
     "cnn": "longtail.encoders.cnn:Cnn",
+    "transformer": "longtail.encoders.transformer:Transformer",
     "residual": "longtail.encoders.heads:Residual",
     "convolved": "longtail.encoders.convolved:Convolved",
     "gated": "longtail.encoders.heads:Gated",
+    "project": "longtail.encoders.heads:Project",
     "all_labels": "longtail.samplers.all_labels:AllLabels",
     "batch_pool": "longtail.samplers.batch_pool:BatchPool",
     "clusters": "longtail.samplers.clusters:Clusters",
@@ -40,7 +42,10 @@ PARTS = {
     "bce_mean": "longtail.losses.bce:BceMean",
     "decoupled": "longtail.losses.decoupled:Decoupled",
     "contrastive": "longtail.losses.contrastive:Contrastive",
-    "decoupled_bce": "longtail.losses.decoupled:DecoupledBce",
+    "supcon": "longtail.losses.decoupled:SupCon",
+    "sum": "longtail.losses.sums:Sum",
+    "triplet": "longtail.losses.triplet:Triplet",
+    "chunked_bce": "longtail.losses.chunked:ChunkedBce",
     "objective": "longtail.parts:Objective",
     "shuffled": "longtail.training.orders:Shuffled",
     "similar": "longtail.training.orders:Similar",
@@ -62,7 +67,13 @@ PARTS = {
     "synonyms": "longtail.augment.synonyms:Synonyms",
     "recipe": "longtail.recipe:Recipe",
 }
-RENAMED = {"everything": "all_labels", "pool": "batch_pool", "meta": "clusters", "linear": "rows"}
+RENAMED = {
+    "everything": "all_labels",
+    "pool": "batch_pool",
+    "meta": "clusters",
+    "linear": "rows",
+    "decoupled_bce": "sum",
+}
 AnyPart = TypeVar("AnyPart", bound="Part")
 
 
@@ -144,7 +155,8 @@ class Part(ABC):
 
         A part of a list is reached by its position or by its name, and the settings of the first objective also
         directly: `stages.0.epochs` and `training.epochs`, `objectives.0.sampler.top` and `sampler.top`. A part is
-        swapped by giving the name of another, `override("encoder", "cnn")`, and left out by "none".
+        swapped by giving the name of another, `override("encoder", "cnn")`, or its name and settings as `dump` gives
+        them, and left out by "none".
         """
         name, _, rest = path.partition(".")
         fields = self.fields()
@@ -263,7 +275,7 @@ def _changed(old: Any, rest: str, value: Any, path: str) -> Any:
         return None
     if isinstance(value, str) and (isinstance(old, Part) or (old is None and value in PARTS)):
         return create(imported(PARTS, value, "part"), {})
-    return value
+    return _built(value)
 
 
 def _plain(value: Any) -> Any:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from golden.corpus import corpus
 from small import networks
 
-from longtail.errors import RecipeError
+from longtail.errors import DataError, RecipeError
 from longtail.labels.walk import normalised, random_walk
 from longtail.parts import Objective
 from longtail.recipe import Recipe
 from longtail.records import named
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-INITS = ["label_text", "graph_text", "graph_vectors"]
+INITS = ["label_text", "graph_text", "vectors", "graph_vectors"]
 
 
 def built(rows, clusters=None, **encoder):
@@ -45,14 +46,32 @@ def test_rows_start_from_the_words_of_labels_and_of_neighbours(init):
         np.testing.assert_allclose(network.tables[f"rows{place}"].values.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_rows_start_from_what_the_encoder_makes_of_texts_and_of_neighbours():
-    network = built(named("rows", init="graph_vectors", text=None), clusters=named("dense_rows"))
+@pytest.mark.parametrize("init", INITS[2:])
+def test_rows_start_from_what_the_encoder_makes_of_texts_and_of_neighbours(init):
+    network = built(named("rows", init=init, text=None), clusters=named("dense_rows"))
     words, bags = network.tables["words"].values.numpy(), network.points.names.matrix.toarray()
-    vectors = unit(np.maximum(bags @ words, 0))
-    expected = normalised(random_walk(network.fit.train.targets, seed=0)).toarray() @ vectors
+    expected = unit(np.maximum(bags @ words, 0))
+    if init == "graph_vectors":
+        expected = normalised(random_walk(network.fit.train.targets, seed=0)).toarray() @ expected
     np.testing.assert_allclose(network.tables["rows0"].values.numpy(), expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(RecipeError, match="clusters have no texts to encode"):
-        built(named("rows", init="graph_vectors", text=None))
+        built(named("rows", init=init, text=None))
+
+
+def test_rows_that_start_from_vectors_have_their_width():
+    rows = named("rows", init="vectors", text=None)
+    objective = Objective(head=named("project", dim=5), sampler=named("all_labels"), classifier=rows, loss=named("bce"))
+    recipe = Recipe(
+        name="rows", encoder=named("bag", dim=6), objectives=(objective,), stages=(named("training", epochs=1),)
+    )
+    with pytest.raises(RecipeError, match="rows takes vectors of 6 dimensions and gets 5"):
+        recipe.check()
+    recipe, train = recipe.override("head.dim", 6), corpus(100)
+    network = networks(recipe, train)["training"]
+    names = network.vectors(network.points.names)  # before the head
+    np.testing.assert_allclose(network.tables["rows0"].values.numpy(), unit(names), rtol=1e-4, atol=1e-5)
+    with pytest.raises(DataError, match="labels of this data set have no texts"):
+        networks(recipe, replace(train, labels=replace(train.labels, texts=None)))
 
 
 @pytest.mark.parametrize("init", ["zero", "prior"])

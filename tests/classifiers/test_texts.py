@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 from golden.corpus import corpus
-from small import dropless, networks
+from small import dropless, networks, scores_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from longtail.data.dataset import from_rows
@@ -182,7 +182,7 @@ def test_scores_and_gradients_are_those_of_the_formulas(name, place, network_of)
         table.gathered.clear()
     network.dense.zero_grad()
     step = Step(np.random.default_rng(0), 1.0, network)
-    scores = term.scores(network.tower(inputs, step), labels, step)
+    scores = scores_of(term, network.tower(inputs, step), labels, step)
     (scores * pull).sum().backward()
     ours = {key: parameter.grad for key, parameter in parameters.items()}
     tables = {key: dense(table) for key, table in term.classifier.tables.items()}
@@ -287,7 +287,7 @@ def test_encoders_of_words_in_order_sum_weighed_words(encoder):
     scorer = term.freeze()
     step = Step(np.random.default_rng(0), 1.0, network)
     with torch.no_grad():
-        scores = term.scores(network.tower(network.points.inputs, None), np.arange(40), step).numpy()
+        scores = scores_of(term, network.tower(network.points.inputs, None), np.arange(40), step).numpy()
     encoded, rows = scorer.encoded(Query.of_inputs(network.points.inputs)), scorer.store.take(slice(None))
     np.testing.assert_allclose(encoded @ rows.T + scorer.store.bias, scores, rtol=1e-3, atol=1e-3)
     texts = network.fit.train.labels.texts.tolist()

@@ -45,10 +45,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "residual, gelu and batch norm": lambda: named("residual", activation="gelu", norm="batchnorm"),
         "gated": lambda: named("gated", last=True),
         "convolved": lambda: named("convolved", channels=4),
+        "project": lambda: named("project", dim=16, tanh=True),
     },
     "sampler": {
         "all_labels": lambda: named("all_labels"),
-        "batch_pool": lambda: named("batch_pool", random=10, hard=2, mined=5, refresh=1),
+        "batch_pool": lambda: named(
+            "batch_pool", positives=1, pick="one", random=10, hard=2, mined=5, refresh=1, start=0, size=40
+        ),
         "clusters": lambda: named("clusters", num_clusters=8, top=2),
         "beam": lambda: named("beam", top=3),
         "near": lambda: named("near", random=5, hard=2, num_candidates=15, num_neighbours=5, beta=0.5),
@@ -69,10 +72,17 @@ KINDS: dict[str, dict[str, Any]] = {
         "bce": lambda: named("bce"),
         "bce_mean": lambda: named("bce_mean"),
         "decoupled": lambda: named("decoupled", directions="both", temperature=0.5),
-        "decoupled_bce": lambda: named("decoupled_bce"),
-        "contrastive": lambda: named("contrastive", hardest=3),
+        "supcon": lambda: named("supcon"),
+        "sum": lambda: named("sum", weights=(1.0, 0.5)),
+        "contrastive": lambda: named("contrastive"),
+        "triplet": lambda: named("triplet", margin=1.0),
+        "chunked_bce": lambda: named("chunked_bce", chunk=7),
     },
-    "order": {"shuffled": lambda: named("shuffled"), "similar": lambda: named("similar", group=4)},
+    "order": {
+        "shuffled": lambda: named("shuffled"),
+        "similar": lambda: named("similar", group=4),
+        "similar by vectors": lambda: named("similar", by="vectors", group=None, refresh=2),
+    },
     "stages": {
         "training": lambda: (),
         "surrogate and rerank": lambda: ("surrogate", "rerank"),
@@ -99,7 +109,7 @@ def recipe_of(combination: Combination, epochs: int = EPOCHS) -> Recipe:
     loop = LOOP | {"epochs": epochs}
     parts = {kind: KINDS[kind][name]() for kind, name in zip(KINDS, combination, strict=True)}
     main = Objective(**{name: parts[name] for name in ("head", "sampler", "classifier", "loss")})
-    if parts["loss"].part == "contrastive" and "cosine" in parts["classifier"].fields():
+    if parts["loss"].needs_cosines and "cosine" in parts["classifier"].fields():
         for name, value in {"cosine": True, "scale": 1.0, "learn_scale": False, "bias": False}.items():
             main = main.override(f"classifier.{name}", value)
     sampler, objectives = parts["sampler"].part, [main]
@@ -131,8 +141,8 @@ def recipe_of(combination: Combination, epochs: int = EPOCHS) -> Recipe:
 
 def fits(combination: Combination) -> bool:
     """Return whether the parts say that they fit each other."""
-    if {"contrastive", "dense_rows"} <= {*combination}:
-        return False  # the one needs cosines, which the other has not
+    if "chunked_bce" in combination and {"clusters", "beam", "batch_pool"} & {*combination}:
+        return False  # not every point sees all candidates, which the first step refuses
     try:
         recipe_of(combination).check()
     except RecipeError:
@@ -149,12 +159,14 @@ def drawn(count: int) -> list[Combination]:
 DRAWN = drawn(4000)
 FITTING = [combination for combination in DRAWN if fits(combination)]
 APART = {frozenset(("augment", kind)) for kind in ("head", "classifier", "loss", "order")}  # they never meet in a step
+ALIKE = {"supcon": "decoupled", "sum": "decoupled", "triplet": "contrastive"}  # to a classifier, which gives the scores
 
 
 def pairs_of(combination: Combination) -> set[tuple[tuple[str, str], tuple[str, str]]]:
     """List the pairs of parts of a combination that have to do with each other."""
     named_parts = zip(KINDS, combination, strict=True)
-    return {(a, b) for a, b in itertools.combinations(named_parts, 2) if {a[0], b[0]} not in APART}
+    pairs = {(a, b) for a, b in itertools.combinations(named_parts, 2) if {a[0], b[0]} not in APART}
+    return {(a, (b[0], ALIKE.get(b[1], b[1]))) if a[0] == "classifier" else (a, b) for a, b in pairs}
 
 
 def covering() -> list[Combination]:
@@ -214,6 +226,9 @@ def test_what_does_not_fit_is_refused_with_the_remedy():
     narrow = ("inception", "none", "all_labels", "label_text", "bce", "shuffled", "training", "mixup")
     with pytest.raises(RecipeError, match=r"label_text takes vectors of 64 dimensions and gets 4: .* convolved"):
         lt.fit(recipe_of(narrow), board(50))
+    masked = recipe_of(("bag", "none", "clusters", "rows", "chunked_bce", "shuffled", "training", "mixup"))
+    with pytest.raises(RecipeError, match=r"candidates that all points of a batch share, such as all_labels"):
+        lt.fit(masked, board(50))
     siamese = recipe_of(("bag", "none", "near", "rows", "bce", "shuffled", "siamese", "mixup"))
     with pytest.raises(RecipeError, match="needs the sampler drawn"):
         lt.fit(siamese.override("siamese.objective.sampler", "all_labels"), board(50))

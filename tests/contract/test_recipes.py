@@ -21,7 +21,7 @@ from longtail.recipe import RECIPES, augmentations, find_recipe
 from longtail.types import label_matrix
 
 TEXTS = ["word3 filler1", "", "unseen words only", "WORD7", "word3 word4"]
-BAGS = ["frugal", "astec", "decaf", "eclare", "siamesexml", "knn"]
+BAGS = ["frugal", "astec", "decaf", "eclare", "siamesexml", "depsl", "unidec", "knn"]
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")  # bit-equal
 
 
@@ -150,20 +150,29 @@ def test_nothing_is_learnt_from_excluded_pairs(name):
     changes: dict[str, dict[str, Any]] = {key: {"sampler__random": 500} for key in ("frugal", "astec", "siamesexml")}
     every = {"sampler__top": 8, "sampler__max_candidates": 99}
     changes |= dict.fromkeys(("inceptionxml_plus", "decaf", "eclare", "inceptionxml_lf"), every)
+    changes |= {"depsl": {"sampler__random": 500}}
+    changes |= {"unidec": {"sampler__random": 500, "objectives__1__sampler__random": 500}}
     recipe = replace(short(name, **changes.get(name, {})), augment=())
     moved = []
     for data in (train, replace(train, excluded=pairs)):
         network = networks(recipe, data)["training"]
         network.dense.eval()  # one point is too few for batch norms
         network.loss(point, np.random.default_rng(0), 1.0).backward()
-        rows, gradient = network.tables["rows0"].gradient()
-        moved.append(float(gradient[rows == 29].abs().sum()))
+        moved.append(sum(moves_of(network, 29)))
         mined = getattr(network.terms[0].sampler, "mined", None)
         assert (mined is not None) == (name in ("astec", "siamesexml"))
         if mined is not None and data is not train:
             assert 29 not in mined.indices
     assert moved[0] > 0
     assert moved[1] == 0
+
+
+def moves_of(network, label: int) -> list[float]:
+    """Measure the gradient of a label's row in each table of rows; without any, that of the word which only it has."""
+    places = {name: label for name in network.tables if name.startswith("rows")}
+    places = places or {"words": network.fit.words.vocabulary.tolist().index(f"name{label}")}
+    gradients = {name: network.tables[name].gradient() for name in places}
+    return [float(gradient[rows == places[name]].abs().sum()) for name, (rows, gradient) in gradients.items()]
 
 
 @pytest.mark.parametrize("added", ["gandalf", "labelmix", "mixup", "manifoldmixup", "labelmixup", "synonyms"])
@@ -226,6 +235,21 @@ RESUMED = {
     "frugal with similar batches": (
         short("frugal", training__save_seconds=0, training__order="similar", training__order__group=8), ["training"]
     ),
+    "frugal with batches of similar vectors": (
+        saving(
+            short("frugal", training__epochs=4, training__batch_size=64).override(
+                "training.order", {"part": "similar", "by": "vectors", "refresh": 3, "group": 16, "double_every": 1}
+            )
+        ),
+        ["training"],
+    ),
+    "depsl": (
+        saving(
+            short("depsl+labelmix", training__epochs=4, training__order__refresh=3, sampler__refresh=3, sampler__hard=2)
+        ),
+        ["training"],
+    ),
+    "unidec": (saving(short("unidec", training__order__refresh=2)), ["training"]),
     "frugal in bf16": (short("frugal", training__save_seconds=0, training__precision="bf16-mixed"), ["training"]),
     "astec": (
         saving(short("astec", rerank="rerank").override("rerank.training.epochs", 2)),
@@ -270,9 +294,10 @@ def test_bfloat16_learns_too(name):
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adagrad"])
-@pytest.mark.parametrize("loss", ["bce", "bce_mean", "decoupled", "decoupled_bce"])
+@pytest.mark.parametrize("loss", ["bce", "bce_mean", "chunked_bce", "decoupled", "supcon", "sum", "triplet"])
 def test_every_loss_learns_with_every_optimizer(loss, optimizer):
-    changes = {"loss": loss, "training__optimizer": optimizer, "classifier__bias": loss.startswith("bce")}
+    changes = {"loss": loss, "training__optimizer": optimizer, "classifier__bias": "bce" in loss}
+    changes |= {"classifier__scale": 1.0} if loss == "triplet" else {}
     rate = 0.3 if optimizer == "adagrad" else 0.05
     recipe = small(lexical=None, augment=[], training__learning_rate=rate, training__epochs=15, **changes)
     assert lt.evaluate(lt.fit(recipe, board()), board()).values["P@1"] >= 95

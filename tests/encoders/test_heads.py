@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from encoders.toy import Toy
 from torch.nn import functional
 
-from longtail.encoders.heads import Gated, Residual
+from longtail.encoders.heads import Gated, Project, Residual
 from longtail.encoders.towers.residual import ResidualLayer
 from longtail.errors import ModelError
 from longtail.training.noise import StoredNoise
@@ -209,3 +210,59 @@ def test_a_radius_scales_the_layer_of_a_residual():
     expected = (-3 * (x + 0.5)).clamp_min(0) + x
     torch.testing.assert_close(head(x, Toy().step()), expected)
     np.testing.assert_allclose(head.freeze()(x.numpy()), expected.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("width", [4, 6, 9])
+@pytest.mark.parametrize("tanh", [True, False])
+def test_a_projection_as_arrays_equals_the_module(tanh, width):
+    torch.manual_seed(0)
+    settings = Project(dim=6, tanh=tanh, dropout=0.5)
+    head = settings.build(width, Toy())
+    with torch.no_grad():
+        head.layer.bias.add_(torch.randn(6))
+    x = torch.randn(7, width)
+    before, weight, bias = x.numpy().copy(), *(part.detach().numpy() for part in (head.layer.weight, head.layer.bias))
+    expected = np.stack([weight @ vector + bias for vector in before])
+    expected = np.tanh(expected) if tanh else expected
+    head.settings = replace(settings, dropout=0.0)
+    np.testing.assert_allclose(head(x, Toy().step()).detach().numpy(), expected, rtol=1e-5, atol=1e-6)
+    frozen = head.freeze()
+    assert head.training  # it goes on being trained as before
+    np.testing.assert_allclose(frozen(x.numpy()), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(frozen(x.numpy()[2]), expected[2], rtol=1e-5, atol=1e-6)  # one vector
+    assert np.array_equal(x.numpy(), before)  # what is passed in stays as it is
+    assert settings.out_width(width) == 6 and frozen.operations() == 2 * 6 * width
+    opened = settings.open(frozen.arrays("h"), "h", width)
+    assert np.array_equal(opened(before), frozen(before))
+    frozen.weight[:] = 7  # a copy
+    assert not (head.layer.weight == 7).any()
+
+
+def test_a_projection_of_another_shape_is_refused():
+    settings = Project(dim=6)
+    arrays = settings.build(4, Toy()).freeze().arrays("h")
+    for name, wrong in (("weight", np.zeros((6, 5))), ("weight", np.zeros((4, 6))), ("bias", np.zeros(4))):
+        with pytest.raises(ModelError, match="layer h has a shape"):
+            settings.open(arrays | {f"h.{name}": wrong}, "h", 4)
+    for other, width in ((settings, 5), (Project(dim=5), 4)):
+        with pytest.raises(ModelError, match="layer h has a shape"):
+            other.open(arrays, "h", width)
+    with pytest.raises(KeyError, match=r"h\.weight"):
+        settings.open({}, "h", 4)
+
+
+@pytest.mark.parametrize(("dim", "width"), [(4, 9), (9, 4), (5, 5)])
+def test_a_projection_starts_orthogonal_and_drops_what_leaves_it(dim, width):
+    toy, head = Toy(), Project(dim=dim, dropout=0.0).build(width, Toy())
+    weight = head.layer.weight.detach()
+    short = weight @ weight.T if dim <= width else weight.T @ weight
+    torch.testing.assert_close(short, torch.eye(min(dim, width)), rtol=1e-5, atol=1e-5)
+    assert not head.layer.bias.detach().any()
+    x = torch.randn(200, width)
+    whole, head.settings = head(x, toy.step()).detach(), Project(dim=dim, dropout=0.5)
+    dropped = head(x, toy.step()).detach()
+    kept = dropped != 0
+    torch.testing.assert_close(dropped[kept], 2 * whole[kept])
+    assert float(kept.float().mean()) == pytest.approx(0.5, abs=0.1)
+    bounded = Project(dim=dim, tanh=True, dropout=0.5).build(width, toy)
+    assert float(bounded(9 * x, toy.step()).detach().abs().max()) > 1.5  # 2 · tanh: dropout stands behind

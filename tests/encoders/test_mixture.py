@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from small import board, networks, same, short, small
+from small import board, networks, same, scores_of, short, small
 
 import longtail as lt
 from longtail.encoders.convolved import Convolved, pooling
@@ -349,7 +349,7 @@ def test_labels_and_clusters_have_a_convolution_each_and_served_scores_are_those
     inputs, term = network.points.inputs, network.terms[0]
     with torch.no_grad():
         states = network.tower(inputs, None)
-        scores = term.scores(states, np.arange(30), Step(np.random.default_rng(0), 1.0, network)).numpy()
+        scores = scores_of(term, states, np.arange(30), Step(np.random.default_rng(0), 1.0, network)).numpy()
     assert states.pooled.shape == (len(inputs), 8 * 16)
     scorer = network.scorer()
     vectors = scorer.tower.encode_inputs(inputs)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from encoders.toy import TEXTS, Toy, cnn, inception, moved, start_of
-from small import FROM_TEXTS, TRAINED, board, dropless, networks, short
+from small import TRAINED, board, dropless, networks, scores_of, short
 from torch.nn import functional
 
 from longtail.data.sequences import Sequences
@@ -282,20 +282,28 @@ def test_the_cnn_drops_entries_of_embeddings_in_training_alone():
     torch.testing.assert_close(dropped[dropped != 0], 2 * x[dropped != 0])
 
 
+RETRIEVERS = ["astec", "decaf", "eclare", "siamesexml", "inceptionxml_plus", "inceptionxml_lf"]
+
+
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_trained_network_scores_as_its_scorer_does(name):
     """With dropout off, what the loss sees is what predictions come from."""
     train = board(100)
-    network = networks(replace(dropless(short(name)), augment=()), train, run=True)["training"]
+    recipe = replace(dropless(short(name)), augment=())
+    if name == "unidec":
+        recipe = recipe.override("objectives.1.classifier.serve_cosine", False)
+    network = networks(recipe, train, run=True)["training"]
     network.dense.eval()
-    inputs, labels, term = network.points.inputs, np.arange(30), network.terms[0]
+    inputs, labels, scorer = network.points.inputs, np.arange(30), network.scorer()
     step = Step(np.random.default_rng(0), 1.0, network)
-    with torch.no_grad():
-        scores = term.scores(network.tower(inputs, None), labels, step).numpy()
-    scorer = network.scorer()
-    assert (scorer.retriever is not None) == (name in ("astec", "inceptionxml_plus", *FROM_TEXTS))
-    scale = math.exp(float(term.classifier.module.log_scale.detach())) if term.objective.classifier.cosine else 1.0
-    encoded = scorer.encoded(Query.of_inputs(inputs))
-    served = scale * (encoded @ scorer.store.take(slice(None)).T + scorer.store.bias)
-    np.testing.assert_allclose(served, scores, rtol=1e-3, atol=1e-3)
+    assert (scorer.retriever is not None) == (name in RETRIEVERS)
+    terms = [term for term in network.terms if term.objective.over == "labels"]
+    assert len(terms) == (2 if name == "unidec" else 1)
+    for term, part in zip(terms, scorer.parts if name == "unidec" else [scorer], strict=True):
+        with torch.no_grad():
+            scores = scores_of(term, network.tower(inputs, None), labels, step).numpy()
+        scale = math.exp(float(term.classifier.module.log_scale.detach())) if term.objective.classifier.cosine else 1.0
+        encoded = part.encoded(Query.of_inputs(inputs))
+        served = scale * (encoded @ part.store.take(slice(None)).T + part.store.bias)
+        np.testing.assert_allclose(served, scores, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(network.vectors(inputs), scorer.tower.encode(Query.of_inputs(inputs)), atol=1e-6)

@@ -108,5 +108,5 @@ def test_settings_for_which_there_is_no_loss_are_refused(wrong):
 
 @pytest.mark.parametrize(("path", "value"), [("classifier.cosine", False), ("classifier.scale", 20.0)])
 def test_scores_that_are_no_cosines_are_refused(path, value):
-    with pytest.raises(RecipeError, match="contrastive needs cosines: classifier.cosine=true, classifier.scale=1"):
+    with pytest.raises(RecipeError, match="contrastive needs cosines"):
         find_recipe("siamesexml").override(path, value).check()

@@ -1,3 +1,5 @@
+"""What all losses keep to, cross-entropy, and sums of losses; the others have files of their own."""
+
 from __future__ import annotations
 
 import math
@@ -10,14 +12,23 @@ from hypothesis import strategies as st
 
 from longtail.errors import RecipeError
 from longtail.losses.bce import Bce, BceMean
-from longtail.losses.decoupled import Decoupled, DecoupledBce
+from longtail.losses.chunked import ChunkedBce
+from longtail.losses.decoupled import Decoupled, SupCon
+from longtail.losses.sums import Sum
+from longtail.losses.triplet import Triplet
+from longtail.recipe import find_recipe
 from longtail.records import PARTS, create, imported, part_of
 
 NAMES = [name for name, place in PARTS.items() if place.startswith("longtail.losses.")]
-LOSSES = {name: create(imported(PARTS, name, "part"), {}) for name in NAMES} | {
-    "labels": Decoupled(directions="labels", temperature=0.7),
-    "both": Decoupled(directions="both"),
+TURNED = {
+    "decoupled, labels": Decoupled(directions="labels", temperature=0.7),
+    "decoupled, both": Decoupled(directions="both", balance=0.3),
+    "supcon, labels": SupCon(directions="labels", temperature=0.7),
+    "supcon, both": SupCon(directions="both", balance=0.3),
+    "sum, both": Sum(of=(Decoupled(directions="both"), Bce()), weights=(1.0, 0.2)),
 }
+LOSSES = {name: create(imported(PARTS, name, "part"), {}) for name in NAMES} | TURNED
+LOSSES |= {"triplet of violations": Triplet(weigh="violations", positives=3, negatives=2)}
 
 
 def case(seed: int):
@@ -32,26 +43,12 @@ def tensors(*arrays):
     return [torch.tensor(array if array.dtype == bool else array.astype(np.float64)) for array in arrays]
 
 
-def slow_softmax(scores, targets, mask, weights) -> float:
-    """Add up what each positive of each row says against all negatives, in equal parts of a row's targets."""
-    total = 0.0
-    for i in range(len(scores)):
-        columns = range(scores.shape[1])
-        against = sum(math.exp(scores[i, j]) for j in columns if targets[i, j] == 0 and mask[i, j])
-        for j in columns:
-            if targets[i, j] > 0 and mask[i, j]:
-                share = targets[i, j] / targets[i][mask[i]].sum()
-                total -= weights[i] * share * math.log(math.exp(scores[i, j]) / (math.exp(scores[i, j]) + against))
-    return total / len(scores)
-
-
 def test_every_loss_is_tested():
-    assert set(NAMES) == {"bce", "bce_mean", "decoupled", "decoupled_bce", "contrastive"}
-    for name in NAMES:
-        assert part_of(LOSSES[name].dump()) == LOSSES[name]
-    for wrong in ({"temperature": 0}, {"directions": "nowhere"}):
-        with pytest.raises(RecipeError, match="decoupled"):
-            create(Decoupled, wrong)
+    assert set(NAMES) == {
+        "bce", "bce_mean", "decoupled", "supcon", "sum", "contrastive", "triplet", "chunked_bce",
+    }  # fmt: skip
+    for loss in LOSSES.values():
+        assert part_of(loss.dump()) == loss
 
 
 @settings(max_examples=60, deadline=None)
@@ -65,46 +62,6 @@ def test_cross_entropy_equals_the_slow_sum(seed):
                 p = 1 / (1 + math.exp(-scores[i, j]))
                 total -= weights[i] * (targets[i, j] * math.log(p) + (1 - targets[i, j]) * math.log(1 - p))
     assert math.isclose(float(Bce()(*tensors(scores, targets, mask, weights))), total / 3, rel_tol=1e-9)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from([1.0, 0.5, 3.0]))
-def test_decoupled_softmax_equals_the_slow_sum(seed, temperature):
-    scores, targets, mask, weights = case(seed)
-    loss = Decoupled(temperature=temperature)(*tensors(scores, targets, mask, weights))
-    expected = slow_softmax(scores / temperature, targets, mask, weights)
-    assert math.isclose(float(loss), expected, rel_tol=1e-9, abs_tol=1e-12)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10**6), st.booleans())
-def test_labels_choose_among_points_too(seed, masked):
-    scores, targets, mask, weights = case(seed)
-    mask = mask if masked else np.ones_like(mask)
-    expected = slow_softmax(scores.T, (targets * weights[:, None]).T, mask.T, np.ones(5))
-    arguments = tensors(scores, targets, mask, weights)
-    arguments[2] = arguments[2] if masked else None
-    turned = Decoupled(directions="labels")(*arguments)
-    assert math.isclose(float(turned), expected, rel_tol=1e-6, abs_tol=1e-9)
-    both = 0.5 * (turned + Decoupled()(*arguments))
-    assert math.isclose(float(Decoupled(directions="both")(*arguments)), float(both), rel_tol=1e-9, abs_tol=1e-12)
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from(["points", "labels", "both"]))
-def test_the_gradient_in_closed_form_is_that_of_the_loss(seed, directions):
-    scores, targets, mask, weights = tensors(*case(seed))
-    loss = Decoupled(directions=directions, temperature=0.7)
-    scores.requires_grad_()
-    loss(scores, targets, mask, weights).backward()
-    slow = torch.zeros_like(scores)
-    with torch.no_grad():
-        for place in np.ndindex(3, 5):
-            moved = torch.zeros_like(scores)
-            moved[place] = 1e-5
-            ahead, behind = (loss(scores + step, targets, mask, weights) for step in (moved, -moved))
-            slow[place] = (ahead - behind) / 2e-5
-    torch.testing.assert_close(scores.grad, slow, rtol=1e-4, atol=1e-6)
 
 
 @settings(max_examples=60, deadline=None)
@@ -133,8 +90,6 @@ def test_no_loss_looks_at_pairs_that_are_masked_out(seed):
         )
         everything = loss(scores, targets, torch.ones_like(mask), weights)
         assert math.isclose(float(loss(scores, targets, None, weights)), float(everything), rel_tol=1e-9), name
-    both = float(Decoupled()(scores, targets, mask, weights) + Bce()(scores, targets, mask, weights))
-    assert math.isclose(float(DecoupledBce()(scores, targets, mask, weights)), both)
 
 
 @pytest.mark.parametrize("name", list(LOSSES))
@@ -146,11 +101,84 @@ def test_points_without_positives_and_extreme_scores_stay_finite(name):
     assert torch.isfinite(scores.grad).all()
 
 
+@pytest.mark.parametrize("masked", [[0], [2], [0, 1, 2]], ids=str)
+@pytest.mark.parametrize("name", list(LOSSES))
+def test_points_and_labels_that_are_wholly_masked_change_nothing(name, masked):
+    scores, targets, _, weights = tensors(*case(5))
+    for rows in (True, False):
+        mask = torch.ones((3, 5), dtype=torch.bool)
+        if rows:
+            mask[masked] = False
+        else:
+            mask[:, masked] = False
+        leaf = scores.clone().requires_grad_()
+        value = LOSSES[name](leaf, targets, mask, weights)
+        value.backward()
+        assert torch.isfinite(value) and torch.isfinite(leaf.grad).all()
+        assert (leaf.grad[~mask] == 0).all()
+        assert (float(value.detach()) > 0) == mask.any()  # the others still say something
+
+
 @pytest.mark.parametrize("name", list(LOSSES))
 def test_points_weigh_as_much_as_they_should(name):
     scores, targets, mask, weights = tensors(*case(4))
     nothing = LOSSES[name](scores, targets, mask, 0 * weights)
     assert float(nothing) == 0
-    if name not in ("labels", "both"):  # a label shares itself out among its points: all weights times two change none
+    if name not in TURNED:  # a label shares itself out among its points: all weights times two change none
         twice = LOSSES[name](scores, targets, mask, 2 * weights)
         assert math.isclose(float(twice), 2 * float(LOSSES[name](scores, targets, mask, weights)), rel_tol=1e-9)
+
+
+@pytest.mark.parametrize("name", list(LOSSES))
+def test_a_point_without_weight_might_as_well_not_be_there(name):
+    scores, targets, mask, weights = tensors(*case(4))
+    weights[1] = 0
+    kept, leaf = [0, 2], scores.clone().requires_grad_()
+    value = LOSSES[name](leaf, targets, mask, weights)
+    value.backward()
+    assert (leaf.grad[1] == 0).all()
+    if name in ("decoupled, labels", "supcon, labels"):  # means over labels, not over the points
+        others = LOSSES[name](scores[kept], targets[kept], mask[kept], weights[kept])
+        assert math.isclose(float(value.detach()), float(others), rel_tol=1e-9)
+
+
+@pytest.mark.parametrize("weights_of_losses", [(), (1.0, 1.0, 1.0), (0.5, 2.0, 0.0)], ids=str)
+def test_a_sum_adds_up_values_and_gradients(weights_of_losses):
+    of = (Decoupled(directions="both"), Bce(), SupCon(temperature=0.5))
+    scores, *rest = tensors(*case(7))
+    ours, theirs = scores.clone().requires_grad_(), scores.clone().requires_grad_()
+    value = Sum(of=of, weights=weights_of_losses)(ours, *rest)
+    expected = sum(w * loss(theirs, *rest) for w, loss in zip(weights_of_losses or (1, 1, 1), of, strict=True))
+    value.backward()
+    expected.backward()
+    torch.testing.assert_close(value, expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-12)
+
+
+def test_a_sum_is_at_first_decoupled_and_cross_entropy():
+    arguments = tensors(*case(0))
+    both = float(Decoupled()(*arguments) + Bce()(*arguments))
+    assert math.isclose(float(Sum()(*arguments)), both, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"of": ()}, "sum has 0 losses and 0 weights"),
+        ({"weights": (1.0,)}, "sum has 2 losses and 1 weights"),
+        ({"weights": (1.0, 1.0, 1.0)}, "sum has 2 losses and 3 weights"),
+        ({"of": (Bce(), ChunkedBce())}, "losses of logits"),
+        ({"of": (Triplet(), Bce())}, "losses of logits"),
+    ],
+)
+def test_a_sum_needs_losses_of_logits_and_a_weight_for_each(wrong, message):
+    recipe = find_recipe("xmlcnn")
+    recipe.override("loss", "sum").check()
+    with pytest.raises(RecipeError, match=message):
+        recipe.override("loss", Sum(**wrong)).check()
+
+
+def test_losses_that_need_cosines_say_so():
+    with pytest.raises(RecipeError, match=r"triplet needs cosines: classifier\.cosine=true, classifier\.scale=1"):
+        find_recipe("frugal").override("loss", "triplet").check()
+    find_recipe("frugal").override("loss", "triplet").override("classifier.scale", 1.0).check()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small import board, dropless, networks, short
+from small import board, dropless, networks, scores_of, short
 
 import longtail as lt
 from longtail.errors import RecipeError
@@ -35,7 +35,7 @@ def cluster_scores(network, inputs) -> np.ndarray:
     network.dense.eval()
     step, term = Step(np.random.default_rng(0), 1.0, network), network.over("clusters")
     with torch.no_grad():
-        return term.scores(network.tower(inputs, None), np.arange(len(term.partition)), step).numpy()
+        return scores_of(term, network.tower(inputs, None), np.arange(len(term.partition)), step).numpy()
 
 
 def test_every_point_keeps_the_best_clusters_of_the_level_before(trained):

@@ -61,11 +61,11 @@ def test_batches_hold_groups_of_similar_points(size):
     place = np.random.default_rng(0).permutation(50)  # of each point, where similar ones stand side by side
     fit = networks(short("xmlcnn"), board(50))["training"].fit
     with patch.object(orders, "clusters", lambda *_, **__: place):
-        order = (Similar(group=size) if size > 1 else Shuffled()).build(fit)
-    one, two = (order(np.random.default_rng([0, 1, epoch])) for epoch in (0, 1))
+        order = (Similar(group=size) if size > 1 else Shuffled()).build(fit, 20)
+    one, two = (order.rows(epoch, np.random.default_rng([0, 1, epoch])) for epoch in (0, 1))
     assert sorted(one) == sorted(two) == list(range(50))
     assert one.tolist() != two.tolist()
-    assert one.tolist() == order(np.random.default_rng([0, 1, 0])).tolist()
+    assert one.tolist() == order.rows(0, np.random.default_rng([0, 1, 0])).tolist()
     if size > 1:
         beside = np.diff(place[one]) % 50 == 1
         assert beside.mean() >= 1 - math.ceil(50 / size) / 49
@@ -81,6 +81,115 @@ def test_similar_batches_bring_similar_texts_together(name):
     assert [len(rows) for rows in seen] == [128, 128, 128, 16]
     kinds = train.targets.indices[::2]
     assert (np.diff(kinds[np.concatenate(seen)]) == 0).mean() > 0.2  # 0.05 by chance
+
+
+def standing(points: int, batch_size: int = 16, **settings):
+    """Make an order of points that stand side by side as they are numbered."""
+    order = Similar(by="vectors", **settings).build(None, batch_size)
+    order.similar = np.arange(points)
+    return order
+
+
+def runs(rows: np.ndarray, points: int) -> list[int]:
+    """Count the points of each run of neighbours, in a circle."""
+    ends = np.flatnonzero(np.diff(rows) % points != 1)
+    return np.diff([-1, *ends, len(rows) - 1]).tolist()
+
+
+@pytest.mark.parametrize("points", [3, 15, 16, 17, 50, 64])
+@pytest.mark.parametrize("group", [None, 1, 4, 7, 16, 99])
+def test_every_point_stands_once_and_the_rest_last(group, points):
+    order, size = standing(points, group=group), group or 16
+    for epoch in range(5):
+        rows = order.rows(epoch, np.random.default_rng([3, epoch]))
+        assert sorted(rows) == list(range(points))
+        whole, rest = rows[: points // size * size].reshape(-1, size), rows[points // size * size :]
+        assert (np.diff(whole, axis=1) % points == 1).all()
+        assert (np.diff(rest) % points == 1).all()
+
+
+def test_groups_are_cut_somewhere_else_each_time():
+    order = standing(64, group=4)
+    cuts = [set((order.rows(0, np.random.default_rng(seed))[::4] % 4).tolist()) for seed in range(40)]
+    assert all(len(cut) == 1 for cut in cuts) and set.union(*cuts) == {0, 1, 2, 3}
+
+
+def test_a_group_of_none_is_a_batch():
+    order = standing(64, group=None)
+    batches = order.rows(0, np.random.default_rng(0)).reshape(4, 16)
+    assert all(runs(batch, 64) == [16] for batch in batches)
+    assert len({tuple(order.rows(0, np.random.default_rng(s)).tolist()) for s in range(5)}) == 5
+
+
+def test_groups_double_up_to_a_batch():
+    order = standing(960, batch_size=20, group=4, double_every=3)
+    assert [order.group(epoch) for epoch in range(12)] == [4] * 3 + [8] * 3 + [16] * 3 + [20] * 3
+    assert order.group(10**6) == 20
+    for epoch in (0, 3, 6, 9):
+        lengths = runs(order.rows(epoch, np.random.default_rng(1)), 960)
+        assert all(length % order.group(epoch) == 0 for length in lengths)  # two groups may meet by chance
+        assert min(lengths) == order.group(epoch)
+    assert [standing(64, group=None, double_every=1).group(epoch) for epoch in (0, 5)] == [16, 16]
+    assert [standing(64, group=32, double_every=1).group(epoch) for epoch in (0, 5)] == [32, 32]  # larger than a batch
+    assert [standing(64, group=4).group(epoch) for epoch in (0, 99)] == [4, 4]
+
+
+def by_vectors(**changes):
+    """Build the network of a recipe whose batches hold points with similar vectors."""
+    order = {"part": "similar", "by": "vectors", "group": None} | changes
+    recipe = short("frugal", augment=[], training__order=order, training__batch_size=32, training__epochs=5)
+    return networks(recipe, board(128))["training"]
+
+
+def test_vectors_are_clustered_again_after_some_epochs():
+    network, seen = by_vectors(refresh=2), []
+    real = orders.clusters
+
+    def watch(vectors, count, *, seed):
+        expected = network.vectors(network.points.inputs)  # as they are at this time
+        seen.append((network.epoch, count, seed, np.array_equal(vectors, expected), vectors.copy()))
+        return real(vectors, count, seed=seed)
+
+    on_epoch = type(network).on_epoch
+
+    def note(self, epoch):
+        self.epoch = epoch
+        on_epoch(self, epoch)
+
+    with patch.object(orders, "clusters", watch), patch.object(type(network), "on_epoch", note):
+        Loop(network, network.settings).run("training")
+    assert [(epoch, count, fresh) for epoch, count, _, fresh, _ in seen] == [(0, 4, True), (2, 4, True), (4, 4, True)]
+    assert len({seed for _, _, seed, *_ in seen}) == 3
+    assert not np.array_equal(seen[0][-1], seen[1][-1])
+
+
+def test_batches_hold_points_with_similar_vectors():
+    network, batches = by_vectors(refresh=1, group=8), []
+    kinds = network.points.targets.indices[::2]
+    with patch.object(Loop, "_step", lambda _self, _fabric, rows, *_: batches.append(rows) or 1.0):
+        Loop(network, LoopSettings(epochs=1, batch_size=32)).run("training")
+    assert [len(rows) for rows in batches] == [32] * 4
+    assert (np.diff(kinds[np.concatenate(batches)]) == 0).mean() > 0.2  # 0.05 by chance
+
+
+def test_what_words_tell_is_not_clustered_again_nor_kept():
+    network = by_vectors(by="words", refresh=1)
+    before = network.order.similar.copy()
+    with patch.object(orders, "clusters", side_effect=AssertionError):
+        network.order.on_epoch(1, network)
+    assert np.array_equal(network.order.similar, before) and network.order.state() == {}
+    assert sorted(before) == list(range(128))
+
+
+def test_an_order_by_vectors_comes_back_from_its_state():
+    network = by_vectors()
+    one, two = network.order, Similar(by="vectors", group=None).build(network.fit, 32)
+    one.on_epoch(0, network)
+    two.restore(one.state())
+    draws = [order.rows(0, np.random.default_rng(5)) for order in (one, two)]
+    assert np.array_equal(*draws) and draws[1].dtype == np.int64
+    two.restore({})
+    assert np.array_equal(two.similar, one.similar)
 
 
 @pytest.mark.parametrize(("points", "sizes"), [(50, [49 + 1]), (99, [49, 50]), (98, [49, 49]), (30, [30])])

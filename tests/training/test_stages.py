@@ -86,8 +86,9 @@ def test_the_pool_of_the_reranker_is_a_setting():
     drawn: list[tuple[BatchPool, int, int]] = []
     real = BuiltPool.labels
 
-    def watch(self, targets, draw, mined=None):
-        labels = real(self, targets, draw, mined)
+    def watch(self, targets, own, draw, mined=None):
+        assert own is targets  # all positives
+        labels = real(self, targets, own, draw, mined)
         fresh = np.setdiff1d(labels, targets.indices)
         drawn.append((self.settings, targets.shape[0], len(fresh)))
         return labels

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from longtail.classifiers.products import log_prior
-from longtail.parts import Classifier, FrozenHead, FrozenTower, Network, Points, States, Step, Table, TextsAs
+from longtail.parts import Classifier, Factors, FrozenHead, FrozenTower, Network, Points, States, Step, Table, TextsAs
 from longtail.records import record
 from longtail.scorers.vectors import Projection, VectorScorer
 from longtail.stores.memory import MemoryStore
@@ -25,6 +25,7 @@ class DenseRows(Classifier):
     """A linear layer with a bias; all its rows are trained in every step."""
 
     part: ClassVar[str] = "dense_rows"
+    has_factors: ClassVar[bool] = True
     bias_init: Literal["zero", "prior"] = "prior"  # prior: at the logarithm of how rare a cluster is
     dropout: float = Field(default=0.5, ge=0, lt=1)  # before the rows
 
@@ -59,6 +60,14 @@ class BuiltDenseRows:
         """Score a batch against labels: (B, K)."""
         scores: Tensor = self.module(step.drop(states.pooled, self.settings.dropout))
         return scores if len(labels) == scores.shape[1] else scores[:, labels]
+
+    def factors(self, states: States, labels: NDArray[np.int64], texts: States | None, step: Step) -> Factors:
+        """Return what scores are the products of."""
+        weight: Tensor = self.module.weight
+        bias: Tensor = self.module.bias
+        if len(labels) < len(weight):
+            weight, bias = weight[labels], bias[labels]
+        return Factors(step.drop(states.pooled, self.settings.dropout), weight, bias)
 
     def freeze(
         self, tower: FrozenTower, head: FrozenHead | None, names: Callable[[slice], Floats] | None

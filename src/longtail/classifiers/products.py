@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from longtail.parts import Classifier, FrozenHead, FrozenTower, Network, Points, States, Step, Table, TextsAs
+from longtail.errors import RecipeError
+from longtail.parts import Classifier, Factors, FrozenHead, FrozenTower, Network, Points, States, Step, Table, TextsAs
 from longtail.records import record
 from longtail.scorers.texts import TextRows
 from longtail.scorers.vectors import Projection, VectorScorer
@@ -36,6 +37,19 @@ class Products(Classifier):
     scale: float = Field(default=20.0, gt=0)  # of cosines to logits
     learn_scale: bool = True
     dropout: float = Field(default=0.0, ge=0, lt=1)  # before the label vectors
+    has_factors: ClassVar[bool] = True
+    serve_cosine: bool = False  # whether cosines are served although products are trained
+
+    def check(self, recipe: Any) -> None:
+        """Refuse a bias where other scores are served than those that it was learnt for."""
+        if self.bias and self.serve_cosine and not self.cosine:
+            raise RecipeError(f"{recipe.name}: a bias of products does not fit cosines: {self.part}.bias=false")
+        super().check(recipe)
+
+    @property
+    def served_cosine(self) -> bool:
+        """Whether served scores are cosines."""
+        return self.cosine or self.serve_cosine
 
 
 class BuiltProducts(ABC):
@@ -82,21 +96,27 @@ class BuiltProducts(ABC):
 
     def __call__(self, states: States, labels: NDArray[np.int64], texts: States | None, step: Step) -> Tensor:
         """Score a batch against labels: (B, K)."""
+        factors = self.factors(states, labels, texts, step)
+        scores = factors.vectors @ factors.rows.T
+        return scores if factors.bias is None else scores + factors.bias
+
+    def factors(self, states: States, labels: NDArray[np.int64], texts: States | None, step: Step) -> Factors:
+        """Return what scores are the products of."""
         from torch.nn import functional  # noqa: PLC0415
 
         vectors, rows = states.pooled, self.vectors(labels, texts, step)
         if self.settings.cosine:
             vectors, rows = functional.normalize(vectors), functional.normalize(rows)
             vectors = vectors * self._scale()
-        scores = step.drop(vectors, self.settings.dropout) @ rows.T
-        return scores + self.tables["bias"].gather(labels) if "bias" in self.tables else scores
+        vectors = step.drop(vectors, self.settings.dropout)
+        return Factors(vectors, rows, self.tables["bias"].gather(labels) if "bias" in self.tables else None)
 
     def freeze(self, tower: FrozenTower, head: FrozenHead | None, names: Names | None) -> VectorScorer:
         """Make all label vectors, once for all."""
-        rows, cosine = self.all_vectors(names), self.settings.cosine
+        rows, cosine = self.all_vectors(names), self.settings.served_cosine
         bias = np.zeros(len(rows), np.float32)
         if "bias" in self.tables:
-            scale = float(self._scale()) if cosine else 1.0
+            scale = float(self._scale()) if self.settings.cosine else 1.0
             bias = np.asarray(self.tables["bias"].values.cpu().numpy() / scale, np.float32)
         store = MemoryStore.of(unit(rows) if cosine else rows, bias)
         project, through_head = Projection(head, cosine), self.texts_as == "head"

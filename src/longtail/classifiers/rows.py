@@ -33,12 +33,14 @@ class Rows(Products):
     """Settings of the label rows.
 
     With `init` "label_text" they start from the sums of word vectors, with "graph_text" from those of neighbours too,
-    with "graph_vectors" from what the encoder makes of the texts of neighbours.
+    with "vectors" from what the encoder makes of texts, with "graph_vectors" of those of neighbours.
     """
 
     part: ClassVar[str] = "rows"
     renamed: ClassVar[Mapping[str, str]] = {"start": "init"}
-    init: Literal["nothing", "random", "text", "points", "both", "label_text", "graph_text", "graph_vectors"] = "points"
+    init: Literal[
+        "nothing", "random", "text", "points", "both", "label_text", "graph_text", "vectors", "graph_vectors"
+    ] = "points"
     text: Literal["sum", "head"] | None = "head"
 
     def check(self, recipe: Any) -> None:
@@ -47,10 +49,13 @@ class Rows(Products):
             raise RecipeError(
                 f"{recipe.name}: label rows of this encoder start at random: --set classifier.init=random"
             )
+        super().check(recipe)
 
     def in_width(self, encoder: Any) -> int | None:
-        """Return the dimension of the encoder, where what it makes of label texts is added before any head."""
-        return int(encoder.width) if self.text == "sum" else None
+        """Return the dimension of words or of the encoder, where rows start there or label texts are added to them."""
+        if self.text == "sum" or self.init in ("vectors", "graph_vectors"):
+            return int(encoder.width)
+        return None if self.init in ("nothing", "random") else int(encoder.dim)
 
     def cost(self, sizes: Sizes) -> Cost:
         """Count the rows with two moments, a copy to serve and one to save."""
@@ -65,7 +70,7 @@ class Rows(Products):
         self, arrays: Mapping[str, NDArray[Any]], tower: FrozenTower, head: FrozenHead | None, width: int
     ) -> VectorScorer:
         """Put the rows of a model file together."""
-        project = Projection(head, self.cosine)
+        project = Projection(head, self.served_cosine)
         return VectorScorer.of_arrays(arrays, tower, project, width, texts_through_head=self.text != "sum")
 
 
@@ -109,8 +114,8 @@ def _start(settings: Rows, points: Points, width: int, network: Network) -> Floa
     labels = points.targets.shape[1]
     if settings.init in ("label_text", "graph_text"):
         return label_sums(points, network, walked=settings.init == "graph_text")
-    if settings.init == "graph_vectors":
-        return label_vectors(points, network)
+    if settings.init in ("vectors", "graph_vectors"):
+        return label_vectors(points, network, walked=settings.init == "graph_vectors")
     if settings.init == "random":
         limit = math.sqrt(6 / (labels + width))
         return np.random.default_rng([network.fit.seed, 5]).uniform(-limit, limit, (labels, width)).astype(np.float32)

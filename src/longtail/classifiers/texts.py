@@ -74,7 +74,7 @@ class LabelText(Products):
     ) -> VectorScorer:
         """Put the label vectors of a model file together."""
         transform = None if self.transform is None else self.transform.open(arrays, "texts.head0", width)
-        project, rows = Projection(head, self.cosine), TextRows((transform,)) if self.texts == "words" else None
+        project, rows = Projection(head, self.served_cosine), TextRows((transform,)) if self.texts == "words" else None
         through = self.texts == "head"
         return VectorScorer.of_arrays(arrays, tower, project, width, texts_through_head=through, text_rows=rows)
 
@@ -213,7 +213,7 @@ class Combined(Products):
         transforms = [part.fields().get("transform") for part in self.of]
         heads = tuple(t and t.open(arrays, f"texts.head{k}", width) for k, t in enumerate(transforms))
         rows = TextRows(heads, open_combine(arrays, self.by, len(heads), width))
-        return VectorScorer.of_arrays(arrays, tower, Projection(head, self.cosine), width, text_rows=rows)
+        return VectorScorer.of_arrays(arrays, tower, Projection(head, self.served_cosine), width, text_rows=rows)
 
 
 class BuiltCombined(BuiltProducts):
@@ -268,13 +268,13 @@ class BuiltCombined(BuiltProducts):
         return TextRows(heads, self.combine.freeze())
 
 
-def label_vectors(points: Points, network: Network) -> Floats:
-    """Return what the encoder makes of all label texts, mixed with their neighbours: (L, D), before any head."""
+def label_vectors(points: Points, network: Network, *, walked: bool) -> Floats:
+    """Return what the encoder makes of all label texts, or mix it with their neighbours: (L, D), before any head."""
     need_label_texts(network)
     if points.partition is not None:
         raise RecipeError(f"{network.fit.recipe.name}: clusters have no texts to encode; start from label_text")
     vectors = unit(network.vectors(network.points.names))  # type: ignore[arg-type]
-    return np.asarray(label_graph(points, network) @ vectors, np.float32)
+    return np.asarray(label_graph(points, network) @ vectors, np.float32) if walked else vectors
 
 
 def label_sums(points: Points, network: Network, *, walked: bool = False) -> Floats:

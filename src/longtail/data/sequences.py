@@ -17,6 +17,7 @@ from functools import cache, cached_property
 from importlib import resources
 from itertools import chain, islice
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -52,6 +53,7 @@ class Sequences:
     """
 
     vocabulary: Texts  # (V,) padding, unknown, then the most common first
+    credits: ClassVar[str] = ""  # it is made of the training data
 
     def __len__(self) -> int:
         return len(self.vocabulary)

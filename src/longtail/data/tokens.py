@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import chain, pairwise
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -83,6 +84,7 @@ class Words:
     """
 
     vocabulary: Texts  # (V,) sorted
+    credits: ClassVar[str] = ""  # it is made of the training data
     idf: Floats  # (V,)
     pairs: bool = False
     memo: list[Memo] = field(default_factory=list, repr=False)  # one at most, while a model is fitted

@@ -1,4 +1,4 @@
-"""VECTORS → VECTORS: residual layers before label rows; as arrays they need no torch."""
+"""VECTORS → VECTORS: layers before label rows; as arrays they need no torch."""
 
 from __future__ import annotations
 
@@ -123,6 +123,56 @@ class FrozenGated:
         """Name the arrays for a model file."""
         arrays = {"weight": self.weight, "bias": self.bias, "inner": self.inner, "outer": self.outer}
         return {f"{name}.{key}": value for key, value in arrays.items()}
+
+
+@record
+class Project(Head):
+    """A v + b of another dimension, through tanh if it is asked for. References: [UniDEC] §2.3; methods §5.16."""
+
+    part: ClassVar[str] = "project"
+    dim: int = Field(default=256, ge=1, le=8192)
+    tanh: bool = False
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+
+    def out_width(self, width: int) -> int:
+        """Return the dimension of what comes out."""
+        return self.dim
+
+    def build(self, width: int, network: Network) -> BuiltHead:
+        """Make the layer in torch."""
+        from longtail.encoders.towers.residual import ProjectLayer  # noqa: PLC0415  (torch)
+
+        return ProjectLayer(self, width)
+
+    def open(self, arrays: Mapping[str, NDArray[Any]], name: str, width: int) -> FrozenProject:
+        """Find the arrays of a model file."""
+        weight, bias = (arrays[f"{name}.{key}"] for key in ("weight", "bias"))
+        if weight.shape != (self.dim, width) or bias.shape != (self.dim,):
+            raise ModelError(f"the layer {name} has a shape that does not fit; train again")
+        return FrozenProject(weight, bias, self.tanh)
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenProject:
+    """A v + b, or its tanh."""
+
+    weight: Floats  # (E, D)
+    bias: Floats  # (E,)
+    tanh: bool
+
+    def __call__(self, vectors: Floats) -> Floats:
+        """Pass vectors (N, D), or one (D,), through."""
+        out = product(vectors, self.weight.T) if vectors.ndim == 2 else vectors @ self.weight.T
+        out += self.bias
+        return np.tanh(out, out=out) if self.tanh else out
+
+    def operations(self) -> int:
+        """Count the operations for one vector."""
+        return 2 * int(self.weight.size)
+
+    def arrays(self, name: str) -> Arrays:
+        """Name the arrays for a model file."""
+        return {f"{name}.weight": self.weight, f"{name}.bias": self.bias}
 
 
 def opened(

@@ -1,15 +1,16 @@
-"""SCORES × TARGETS → DECOUPLED SOFTMAX: each positive competes with all negatives but not with the other positives.
+"""SCORES × TARGETS → SOFTMAX OVER THE POOL: pick some labels, the positives that a batch's pool holds.
 
-Soft targets weigh the positives. References: [DEXML]; methods §4.4, A5.
+Decoupled: each positive competes with all negatives but not with the other positives. SupCon: with everything in the
+pool. Soft targets weigh the positives. References: [DEXML], [UniDEC] §2.3; methods §4.4, §5.16, A5.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from longtail.losses.bce import binary_cross_entropy
 from longtail.parts import Loss
 from longtail.records import record
 
@@ -18,42 +19,59 @@ if TYPE_CHECKING:
 
 
 @record
-class Decoupled(Loss):
-    """Settings of the decoupled softmax.
+class PickSome(Loss):
+    """Settings of a softmax over the pool; a subclass says which.
 
-    `directions`: each point chooses among labels, each label among the points of the batch, or both, in equal parts.
+    `directions`: each point chooses among labels, each label among the points of the batch, or both, of which the first
+    has the weight `balance`. The mean is over labels that have a point in the batch.
     """
 
-    part: ClassVar[str] = "decoupled"
     temperature: float = Field(default=1.0, gt=0)  # that scores are divided by
     directions: Literal["points", "labels", "both"] = "points"
+    balance: float = Field(default=0.5, ge=0, le=1)
+
+    @abstractmethod
+    def softmax(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
+        """Compute the loss of points that choose among labels."""
 
     def __call__(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
         """Compute the loss."""
-        from longtail.losses.softmax import decoupled_softmax  # noqa: PLC0415  (torch)
-
         if self.temperature != 1:
             scores = scores / self.temperature
         if self.directions == "points":
-            return decoupled_softmax(scores, targets, mask, weights)
-        columns = targets.new_ones(targets.shape[1])
+            return self.softmax(scores, targets, mask, weights)
         weighed = targets * weights[:, None]  # the weight of a point is that of its targets here
         chosen = (weights > 0)[:, None].expand_as(targets)  # without weight it is nobody's negative either
-        turned = decoupled_softmax(scores.T, weighed.T, (chosen if mask is None else mask & chosen).T, columns)
+        seen = chosen if mask is None else mask & chosen
+        anchors = ((weighed > 0) & seen).any(dim=0).to(weights.dtype)
+        anchors = anchors * (len(anchors) / anchors.sum().clamp_min(1))
+        turned = self.softmax(scores.T, weighed.T, seen.T, anchors)
         if self.directions == "labels":
             return turned
-        return 0.5 * (decoupled_softmax(scores, targets, mask, weights) + turned)
+        return self.balance * self.softmax(scores, targets, mask, weights) + (1 - self.balance) * turned
 
 
 @record
-class DecoupledBce(Loss):
-    """Add the decoupled softmax and the summed cross-entropy."""
+class Decoupled(PickSome):
+    """-(1 / Σ_p y_p) Σ_p y_p log [ e^{s_p} / (e^{s_p} + Σ_{n: y_n = 0} e^{s_n}) ], averaged over points."""
 
-    part: ClassVar[str] = "decoupled_bce"
+    part: ClassVar[str] = "decoupled"
 
-    def __call__(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
-        """Compute the loss."""
+    def softmax(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
+        """Compute the loss of points that choose among labels."""
         from longtail.losses.softmax import decoupled_softmax  # noqa: PLC0415  (torch)
 
-        softmax = decoupled_softmax(scores, targets, mask, weights)
-        return softmax + binary_cross_entropy(scores, targets, mask, weights)
+        return decoupled_softmax(scores, targets, mask, weights)
+
+
+@record
+class SupCon(PickSome):
+    """-(1 / Σ_p y_p) Σ_p y_p log [ e^{s_p} / Σ_l e^{s_l} ], averaged over points."""
+
+    part: ClassVar[str] = "supcon"
+
+    def softmax(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
+        """Compute the loss of points that choose among labels."""
+        from longtail.losses.softmax import supcon  # noqa: PLC0415  (torch)
+
+        return supcon(scores, targets, mask, weights)

@@ -1,4 +1,4 @@
-"""The decoupled softmax as one operation with its gradient in closed form: few passes over the scores, not dozens."""
+"""Softmax losses in torch; the decoupled one has its gradient in closed form: few passes over scores, not dozens."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from torch import Tensor
 
 def decoupled_softmax(scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
     """Compute -(1 / Σ_p y_p) Σ_p y_p log [ e^{s_p} / (e^{s_p} + Σ_{n: y_n = 0} e^{s_n}) ], averaged over points."""
-    positive = targets > 0 if mask is None else (targets > 0) & mask
-    point, label = positive.nonzero(as_tuple=True)
-    strength = targets[point, label]
-    sums = torch.zeros_like(weights).index_add_(0, point, strength.to(weights.dtype))
-    share = strength * (weights / sums.clamp_min(1e-6))[point] / len(scores)
+    point, label, share = shares(targets, mask, weights)
     loss: Tensor = _Decoupled.apply(
         scores if scores.dtype == torch.float64 else scores.float(), point, label, share, mask
     )  # type: ignore[no-untyped-call]
@@ -47,3 +43,20 @@ class _Decoupled(torch.autograd.Function):
         gradient = others * (factor * upstream)[:, None]
         gradient[point, label] = -wrong * upstream
         return gradient, None, None, None, None
+
+
+def supcon(scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
+    """Compute -(1 / Σ_p y_p) Σ_p y_p log [ e^{s_p} / Σ_l e^{s_l} ], averaged over points."""
+    scores = scores if scores.dtype == torch.float64 else scores.float()
+    point, label, share = shares(targets, mask, weights)
+    seen = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+    return (share * (torch.logsumexp(seen, dim=1)[point] - scores[point, label])).sum()
+
+
+def shares(targets: Tensor, mask: Tensor | None, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the positive pairs, points and labels, and what each counts in a mean over points."""
+    positive = targets > 0 if mask is None else (targets > 0) & mask
+    point, label = positive.nonzero(as_tuple=True)
+    strength = targets[point, label]
+    sums = torch.zeros_like(weights).index_add_(0, point, strength.to(weights.dtype))
+    return point, label, strength * (weights / sums.clamp_min(1e-6))[point] / len(targets)

@@ -9,7 +9,7 @@ Sampler      → BuiltSampler → Retriever      which labels a batch, or a quer
 Classifier   → BuiltClassifier → Scorer      vectors and labels to scores
 Loss                                         scores and targets to a number
 Objective                                    one of each: what a step minimises the weighted sum of
-BatchOrder                                   which points stand side by side in a batch
+BatchOrder   → BuiltOrder                    which points stand side by side in a batch
 Stage                                        one run of the loop, or what comes between two
 Augmentation → Prepared                      more points, or other ones, at the places that it names
 Voice        → Scorer                        scores that need no training
@@ -45,8 +45,10 @@ from longtail.parts.trained import (
     Batch,
     BuiltClassifier,
     BuiltHead,
+    BuiltOrder,
     BuiltSampler,
     Candidates,
+    Factors,
     Fit,
     Inputs,
     Network,
@@ -54,6 +56,7 @@ from longtail.parts.trained import (
     Place,
     Points,
     Prepared,
+    Remembers,
     Replace,
     States,
     Step,
@@ -71,10 +74,12 @@ __all__ = [
     "BatchOrder",
     "BuiltClassifier",
     "BuiltHead",
+    "BuiltOrder",
     "BuiltSampler",
     "Candidates",
     "Classifier",
     "Encoder",
+    "Factors",
     "Fit",
     "FrozenHead",
     "FrozenTower",
@@ -89,6 +94,7 @@ __all__ = [
     "Points",
     "Prepared",
     "Query",
+    "Remembers",
     "Replace",
     "Retriever",
     "Sampler",

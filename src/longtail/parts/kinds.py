@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -20,7 +19,9 @@ from longtail.parts.serving import Arrays, FrozenHead, FrozenTower, Retriever, S
 from longtail.parts.trained import (
     BuiltClassifier,
     BuiltHead,
+    BuiltOrder,
     BuiltSampler,
+    Factors,
     Fit,
     Inputs,
     Network,
@@ -31,7 +32,7 @@ from longtail.parts.trained import (
     Tower,
 )
 from longtail.records import Cost, Part, Sizes, record
-from longtail.types import Texts
+from longtail.types import LabelMatrix, Texts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,6 +49,11 @@ class Encoder(Part):
     @abstractmethod
     def width(self) -> int:
         """The dimension of the vectors."""
+
+    @property
+    def own_rate(self) -> float | None:
+        """The learning rate of its layers, where it is not that of all layers."""
+        return None
 
     def tokenizer(self, texts: Texts, names: Texts | None, words: Words) -> Tokenizer:
         """Fit a tokenizer to points and label texts; `words` is the vocabulary that the whole model shares."""
@@ -110,6 +116,8 @@ class Sampler(Part):
 class Classifier(Part):
     """Vectors and labels to scores."""
 
+    has_factors: ClassVar[bool] = False  # whether scores are products, whose factors it gives
+
     def in_width(self, encoder: Any) -> int | None:
         """Return the dimension that the vectors of points must have; None: any."""
         return None
@@ -129,10 +137,15 @@ class Loss(Part):
     """Scores and targets to a number."""
 
     needs_cosines: ClassVar[bool] = False  # whether scores must be cosines as they are
+    by_rows: ClassVar[bool] = False  # whether it takes vectors and label vectors, so that scores are never whole
 
     @abstractmethod
     def __call__(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
         """Compute the loss of logits (B, K); `mask` is False where a pair must not be learnt from."""
+
+    def of_rows(self, factors: Factors, targets: LabelMatrix, excluded: LabelMatrix, weights: Tensor) -> Tensor:
+        """Compute the loss of what scores are products of; for losses `by_rows`."""
+        raise NotImplementedError
 
 
 @record
@@ -148,9 +161,15 @@ class Objective(Part):
     sampler: Sampler
     classifier: Classifier
     loss: Loss
-    weight: float = Field(default=1.0, gt=0)
+    weight: float = Field(default=1.0, ge=0)  # 0: not trained
     over: Literal["labels", "clusters"] = "labels"
     detach: float = Field(default=0.0, ge=0, le=1)
+    served: float | None = Field(default=None, ge=0)  # weight of its scores when served; None: `weight`, 0: not at all
+
+    @property
+    def share(self) -> float:
+        """The weight of its scores when served."""
+        return self.weight if self.served is None else self.served
 
     def check(self, recipe: Any) -> None:
         """Ask for a head that gives what the classifier takes."""
@@ -159,6 +178,10 @@ class Objective(Part):
         if self.loss.needs_cosines and not (settings.get("cosine") and settings.get("scale") == 1):
             raise RecipeError(
                 f"{recipe.name}: {self.loss.part} needs cosines: classifier.cosine=true, classifier.scale=1"
+            )
+        if self.loss.by_rows and not self.classifier.has_factors:
+            raise RecipeError(
+                f"{recipe.name}: {self.loss.part} needs a classifier that scores by products, such as rows"
             )
         width, needed = recipe.encoder.width, self.classifier.in_width(recipe.encoder)
         width = width if self.head is None else self.head.out_width(width)
@@ -191,8 +214,8 @@ class BatchOrder(Part):
     """Which points stand side by side in a batch."""
 
     @abstractmethod
-    def build(self, fit: Fit) -> Callable[[np.random.Generator], NDArray[np.int64]]:
-        """Make ready; what it returns orders the points of an epoch, given its chance."""
+    def build(self, fit: Fit, batch_size: int) -> BuiltOrder:
+        """Make ready for the points of a training."""
 
 
 class Stage(Part):

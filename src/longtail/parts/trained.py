@@ -59,6 +59,10 @@ class Tokenizer(Protocol):
     def vocabulary(self) -> Texts:
         """The words."""
 
+    @property
+    def credits(self) -> str:
+        """Whom the model card must name; nobody where it is empty."""
+
     def __len__(self) -> int: ...
 
     def save(self, folder: Path) -> None:
@@ -115,6 +119,15 @@ class States:
         """Cut the way back to the tower."""
         tokens = None if self.tokens is None else self.tokens.detach()
         return States(self.pooled.detach(), tokens, self.mask)
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """What scores are the products of, plus a bias."""
+
+    vectors: Tensor  # (B, D)
+    rows: Tensor  # (K, D)
+    bias: Tensor | None = None  # (K,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,24 +304,36 @@ class BuiltHead(Protocol):
         """Give the half that is served."""
 
 
-class BuiltSampler(ABC):
-    """A sampler made ready; its state is kept in checkpoints."""
+class Remembers:
+    """What changes between epochs; its state is kept in checkpoints."""
 
-    partition: Clusters | None = None  # of the labels, which an objective over clusters learns
-
-    @abstractmethod
-    def propose(self, batch: Batch, states: Callable[[], States], step: Step) -> Candidates:
-        """Choose the labels of a batch; `states` encodes it when it is asked for, which may be never."""
-
-    def on_epoch(self, epoch: int, network: Network) -> None:  # noqa: B027
+    def on_epoch(self, epoch: int, network: Network) -> None:
         """Mine or cluster again, before an epoch."""
 
     def state(self) -> Arrays:
         """Name what the next step depends on."""
         return {}
 
-    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: B027
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take the state from a checkpoint."""
+
+
+class BuiltOrder(Remembers, ABC):
+    """An order of points made ready."""
+
+    @abstractmethod
+    def rows(self, epoch: int, draw: np.random.Generator) -> NDArray[np.int64]:
+        """Order the points of an epoch, given its chance."""
+
+
+class BuiltSampler(Remembers, ABC):
+    """A sampler made ready."""
+
+    partition: Clusters | None = None  # of the labels, which an objective over clusters learns
+
+    @abstractmethod
+    def propose(self, batch: Batch, states: Callable[[], States], step: Step) -> Candidates:
+        """Choose the labels of a batch; `states` encodes it when it is asked for, which may be never."""
 
     def freeze(self, network: Network) -> Retriever | None:
         """Give the half that is served."""
@@ -333,6 +358,9 @@ class BuiltClassifier(Protocol):
 
     def __call__(self, states: States, labels: NDArray[np.int64], texts: States | None, step: Step) -> Tensor:
         """Score a batch against labels: (B, K)."""
+
+    def factors(self, states: States, labels: NDArray[np.int64], texts: States | None, step: Step) -> Factors:
+        """Return what scores are the products of; for classifiers that have factors."""
 
     def freeze(self, tower: FrozenTower, head: FrozenHead | None, names: Callable[[slice], Floats] | None) -> Scorer:
         """Give the half that is served; `names` encodes the texts of some labels."""

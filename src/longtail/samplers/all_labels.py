@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from longtail.parts import Batch, BuiltSampler, Candidates, Network, Sampler, States, Step
 from longtail.records import Cost, Sizes, record
+from longtail.samplers.batch_pool import others_masked, some_of
 
 
 @record
 class AllLabels(Sampler):
-    """All labels, in every step."""
+    """All labels, in every step; with `pick="one"` one positive of each point counts, and the others are left out."""
 
     part: ClassVar[str] = "all_labels"
+    pick: Literal["all", "one"] = "all"
 
     def build(self, network: Network) -> BuiltSampler:
         """Make ready."""
-        return _AllLabels()
+        return _AllLabels(self.pick == "one")
 
     def cost(self, sizes: Sizes) -> Cost:
         """Count scores, targets, loss and gradient of a batch against all labels."""
@@ -29,6 +31,11 @@ class AllLabels(Sampler):
 class _AllLabels(BuiltSampler):
     """Proposes every label."""
 
+    def __init__(self, one: bool) -> None:
+        self.one = one
+
     def propose(self, batch: Batch, states: Callable[[], States], step: Step) -> Candidates:
         """Return all labels."""
-        return Candidates(np.arange(batch.targets.shape[1]))
+        labels = np.arange(batch.targets.shape[1])
+        own = some_of(batch.targets, 1, step.draw) if self.one else None
+        return Candidates(labels, None if own is None else others_masked(batch.targets, own, labels))

@@ -1,42 +1,72 @@
 """BATCH → POOL: the labels that a whole batch is scored against, so that a step is one matrix product.
 
-The pool is the union of the batch's positives, of random labels shared by all points of the batch, and of hard
-negatives drawn from a list that was mined for each point; its size depends on the batch, never on the number of labels.
-What is positive for one point is a negative for the others.
+The pool is the union of the batch's positives, or of some drawn for each point, of random labels shared by all points
+of the batch, and of hard negatives drawn from a list that was mined for each point; its size depends on the batch,
+never on the number of labels. Whatever of a point's positives is in the pool counts as such ("some"), also what was
+drawn for another point, or only what was drawn for this one ("one": the others are left out). References: [DEXML],
+[UniDEC] §2.3; methods §5.11, §5.16.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from pydantic import Field
 
+from longtail.errors import RecipeError
 from longtail.files import matrix_arrays, matrix_of
+from longtail.labels.blocks import edge_rows
 from longtail.parts import Batch, BuiltSampler, Candidates, Network, Query, Sampler, States, Step
 from longtail.records import Cost, Sizes, record
 from longtail.types import LabelMatrix, rows_of, without
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CHUNK = 4096  # points that are mined for at once
 
 
 @record
 class BatchPool(Sampler):
-    """Settings of the batch pool; every `refresh` epochs the model's own best wrong labels are mined for each point."""
+    """Settings of the batch pool.
+
+    Every `refresh` epochs from `start` on the wrong labels are mined for each point that the first objective with this
+    pool finds best. A pool of `size` labels leaves out hard negatives first; without any it is filled with
+    positives that were not drawn.
+    """
 
     part: ClassVar[str] = "batch_pool"
+    positives: int | None = Field(default=None, ge=1)  # drawn for each point and step; None: all
+    pick: Literal["some", "one"] = "some"
     random: int = Field(default=1000, ge=0)
     hard: int = Field(default=0, ge=0)  # drawn for each point and step from what was mined
     mined: int = Field(default=50, ge=1)  # kept for each point
     refresh: int = Field(default=0, ge=0)  # in epochs; 0: never
+    start: int | None = Field(default=None, ge=0)  # epoch that is first mined before; None: `refresh`
+    size: int | None = Field(default=None, ge=1)  # labels of the pool at most
+
+    def check(self, recipe: Any) -> None:
+        """Ask for room for the positives of a batch."""
+        if self.size is None:
+            return
+        if self.positives is None:
+            raise RecipeError(f"{recipe.name}: a pool of {self.size} labels needs to know sampler.positives of a point")
+        batch = max(stage.steps(1)[0] for stage in recipe.stages)
+        if self.size < batch * self.positives:
+            raise RecipeError(
+                f"{recipe.name}: a pool of {self.size} labels is smaller than the positives of a batch, {batch} points "
+                f"with {self.positives} each: --set sampler.size={batch * self.positives}, or a smaller batch"
+            )
 
     def cost(self, sizes: Sizes) -> Cost:
         """Count scores, targets, loss and gradient of a batch against its pool, and what is mined."""
-        each = sizes.pairs / max(sizes.points, 1) + self.hard
-        pool = min(sizes.labels, sizes.batch_size * each + self.random)
+        each = sizes.pairs / max(sizes.points, 1)
+        each = (each if self.positives is None else min(each, self.positives)) + self.hard
+        pool = min(sizes.labels, sizes.batch_size * each + self.random, self.size or np.inf)
         mined = 12.0 * self.mined * sizes.points if self.hard else 0.0
         return Cost(memory=6 * 4.0 * sizes.batch_size * pool + mined)
 
@@ -54,26 +84,40 @@ class BuiltPool(BuiltSampler):
     def propose(self, batch: Batch, states: Callable[[], States], step: Step) -> Candidates:
         """Draw the pool of a batch."""
         mined = None if self.mined is None else self.mined[batch.rows]
-        return Candidates(self.labels(batch.targets, step.draw, mined))
+        own, count = batch.targets, self.settings.positives
+        own = own if count is None else some_of(own, count, step.draw)
+        labels = self.labels(batch.targets, own, step.draw, mined)
+        return Candidates(labels, others_masked(batch.targets, own, labels) if self.settings.pick == "one" else None)
 
     def labels(
-        self, targets: LabelMatrix, draw: np.random.Generator, mined: sp.csr_array | None = None
+        self, targets: LabelMatrix, own: LabelMatrix, draw: np.random.Generator, mined: sp.csr_array | None = None
     ) -> NDArray[np.int64]:
-        """Choose the labels for these targets: sorted label ids."""
-        parts = [targets.indices.astype(np.int64), draw.integers(0, targets.shape[1], self.settings.random)]
-        if mined is not None and self.settings.hard:
-            parts.append(drawn_from(mined, self.settings.hard, draw))
-        return np.unique(np.concatenate(parts))
+        """Choose the labels for these targets, of which `own` were drawn: sorted label ids."""
+        settings = self.settings
+        parts = [own.indices.astype(np.int64), draw.integers(0, targets.shape[1], settings.random)]
+        if mined is not None and settings.hard:
+            parts.append(drawn_from(mined, settings.hard, draw))
+        elif settings.size is not None:
+            parts.append(targets.indices.astype(np.int64))
+        pool = np.unique(np.concatenate(parts))
+        if settings.size is None or len(pool) <= settings.size:
+            return pool
+        needed = np.unique(parts[0])
+        others = draw.permutation(np.setdiff1d(pool, needed, assume_unique=True))
+        return np.sort(np.concatenate([needed, others[: settings.size - len(needed)]]))
 
     def on_epoch(self, epoch: int, network: Network) -> None:
         """Mine the best wrong labels of each point as the network stands."""
-        if not self.settings.refresh or not epoch or epoch % self.settings.refresh:
+        settings = self.settings
+        first = settings.refresh if settings.start is None else settings.start
+        if not settings.hard or not settings.refresh or epoch < first or (epoch - first) % settings.refresh:
             return
-        scorer, points = network.scorer(), network.points
+        points = network.points
+        scorer = next(term for term in network.terms if term.sampler is self).freeze()
         blocks = []
         for start in range(0, len(points.inputs), CHUNK):
             rows = np.arange(start, min(start + CHUNK, len(points.inputs)))
-            labels, _ = scorer.top(Query.of_inputs(points.inputs.take(rows)), self.settings.mined)
+            labels, _ = scorer.top(Query.of_inputs(points.inputs.take(rows)), settings.mined)
             best = rows_of(labels, np.ones(labels.shape), len(scorer))
             blocks.append(without(best, points.targets[rows] + points.excluded[rows]))
         self.mined = sp.csr_array(sp.vstack(blocks))
@@ -99,3 +143,29 @@ def drawn_from(matrix: sp.csr_array, count: int, draw: np.random.Generator) -> N
     places = matrix.indptr[rows, None] + (draw.random((len(rows), count)) * sizes[rows, None]).astype(np.int64)
     drawn: NDArray[np.int64] = matrix.indices[places].ravel().astype(np.int64)
     return drawn
+
+
+def some_of(matrix: LabelMatrix, count: int, draw: np.random.Generator) -> LabelMatrix:
+    """Keep `count` entries of each row at most, drawn without replacement.
+
+    >>> some_of(sp.csr_array(np.array([[1.0, 1.0, 1.0], [0, 1.0, 0]])), 1, np.random.default_rng(0)).toarray().tolist()
+    [[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]
+    """
+    rows = edge_rows(matrix)
+    order = np.lexsort((draw.random(matrix.nnz), rows))
+    rank = np.arange(matrix.nnz) - matrix.indptr[rows[order]]
+    kept = np.sort(order[rank < count])
+    starts = np.concatenate([[0], np.cumsum(np.minimum(np.diff(matrix.indptr), count))])
+    return sp.csr_array((matrix.data[kept], matrix.indices[kept], starts), shape=matrix.shape)
+
+
+def others_masked(targets: LabelMatrix, own: LabelMatrix, labels: NDArray[np.int64]) -> Tensor:
+    """Return False where a label is a positive that was not drawn for the point: (B, K)."""
+    import torch  # noqa: PLC0415
+
+    rest = without(targets, own)
+    mask = torch.ones((targets.shape[0], len(labels)), dtype=torch.bool)
+    places = np.searchsorted(labels, rest.indices)
+    inside = np.append(labels, -1)[places] == rest.indices
+    mask[edge_rows(rest)[inside], places[inside]] = False
+    return mask

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from longtail.errors import ResourceError
 from longtail.machine import keep_freed_memory, release_freed_memory
@@ -54,24 +55,30 @@ class Loop:
         self.per_epoch = math.ceil(points / settings.batch_size) - alone
         self.epochs = max(settings.epochs, math.ceil(settings.min_steps / self.per_epoch))
         self.total = self.epochs * self.per_epoch
-        self.optimizer = Adam(network.dense.parameters())
+        self.optimizer = Adam(network.dense.parameters(), self._scales())
         self.best, self.stale, self.kept = -math.inf, 0, dict[str, NDArray[Any]]()
+
+    def _scales(self) -> dict[nn.Parameter, float]:
+        """Return what the rate of the encoder's layers is multiplied with, where it has one of its own."""
+        rate: float | None = self.network.fit.recipe.encoder.own_rate
+        if rate is None:
+            return {}
+        return dict.fromkeys(self.network.tower.module.parameters(), rate / self.settings.dense_learning_rate)
 
     def run(self, name: str, *, checkpoint: Checkpoint | None = None, validate: Validate | None = None) -> None:
         """Train until the last epoch, or until validation says that it is enough; from the checkpoint if any."""
         network, settings, fit = self.network, self.settings, self.network.fit
         fabric = fabric_of(settings)
         done = self._resume(checkpoint)
-        order_of_epoch = settings.order.build(fit)
         saved, order, losses = time.monotonic(), np.zeros(0, np.int64), list[float]()
         network.dense.train()
         with Log(fit.scratch, name, done=done, tensorboard=settings.tensorboard) as log:
             for step in range(done, self.total):
                 epoch, place = divmod(step, self.per_epoch)
-                if place == 0 or len(order) == 0:
-                    order = order_of_epoch(np.random.default_rng([self.seed, 1, epoch]))
                 if place == 0:
                     network.on_epoch(epoch)
+                if place == 0 or len(order) == 0:
+                    order = network.order.rows(epoch, np.random.default_rng([self.seed, 1, epoch]))
                 factor = rate_factor(settings, step, self.total)
                 first, last_of_epoch = place * settings.batch_size, place + 1 == self.per_epoch
                 rows = order[first:] if last_of_epoch else order[first : first + settings.batch_size]

@@ -19,6 +19,8 @@ from longtail.labels.tree import Clusters
 from longtail.parts import (
     Arrays,
     Batch,
+    BuiltSampler,
+    Candidates,
     Fit,
     FrozenTower,
     Inputs,
@@ -26,6 +28,7 @@ from longtail.parts import (
     Objective,
     Points,
     Prepared,
+    Remembers,
     Scorer,
     States,
     Step,
@@ -76,7 +79,10 @@ class Term:
         width, points = network.width, network.points
         self.partition: Clusters | None = network.partition if objective.over == "clusters" else None
         self.head = None if objective.head is None else objective.head.build(width, network)
-        self.sampler = objective.sampler.build(network)
+        # One pool for all who want the same.
+        same = [term for term in network.terms if term.objective.over == objective.over]
+        shared: list[BuiltSampler] = [t.sampler for t in same if t.objective.sampler == objective.sampler]
+        self.sampler: BuiltSampler = shared[0] if shared else objective.sampler.build(network)
         self.classifier = objective.classifier.build(
             points if self.partition is None else points.clustered(self.partition),
             width if objective.head is None else objective.head.out_width(width),
@@ -109,9 +115,11 @@ class Term:
 
     def __call__(self, batch: Batch, states: Encoded, step: Step) -> Tensor:
         """Compute the weighted loss of a batch."""
+        weights, loss = torch.from_numpy(batch.weights).to(self.network.device), self.objective.loss
+        if loss.by_rows:
+            return self.objective.weight * self._by_rows(batch, states, step, weights)
         scored = self.scored(batch, states, step)
-        weights = torch.from_numpy(batch.weights).to(self.network.device)
-        return self.objective.weight * self.objective.loss(scored.scores, scored.targets, scored.mask, weights)
+        return self.objective.weight * loss(scored.scores, scored.targets, scored.mask, weights)
 
     def scored(self, batch: Batch, states: Encoded, step: Step) -> Scored:
         """Score a batch against its candidates, once a step."""
@@ -123,35 +131,48 @@ class Term:
     def _scored(self, batch: Batch, states: Encoded, step: Step) -> Scored:
         batch = batch if self.partition is None else batch.clustered(self.partition)
         targets, excluded = batch.targets, batch.excluded
-        candidates = self.sampler.propose(batch, states, step)
+        candidates = self.candidates(batch, states, step)
         labels, mask, device = candidates.labels, candidates.mask, self.network.device
-        texts = self._texts(labels)
-        if texts is not None and not states.done:
-            self.network.tower.expect(batch.inputs, texts)
-        encoded = states().detach() if step.progress < self.objective.detach else states()
-        scores = self.scores(encoded, labels, step, texts)
+        scores = self.classifier(*self.encoded(batch.inputs, labels, states, step), step)
         if excluded.nnz:
             allowed = to_dense(excluded, labels, device) == 0
             mask = allowed if mask is None else mask & allowed
         return Scored(scores, to_dense(targets, labels, device), mask)
 
-    def _texts(self, labels: NDArray[np.int64]) -> Inputs | None:
-        """Return the texts that the classifier wants."""
-        wanted = self.classifier.texts(labels)
-        return None if wanted is None or self.names is None else self.names.take(wanted)
+    def _by_rows(self, batch: Batch, states: Encoded, step: Step, weights: Tensor) -> Tensor:
+        """Compute the loss of a batch from what its scores are the products of."""
+        batch = batch if self.partition is None else batch.clustered(self.partition)
+        candidates, loss = self.candidates(batch, states, step), self.objective.loss
+        if candidates.mask is not None:
+            raise RecipeError(f"{loss.part} needs candidates that all points of a batch share, such as all_labels")
+        labels, targets, excluded = candidates.labels, batch.targets, batch.excluded
+        if len(labels) < targets.shape[1]:
+            targets, excluded = targets[:, labels], excluded[:, labels]
+        factors = self.classifier.factors(*self.encoded(batch.inputs, labels, states, step), step)
+        return loss.of_rows(factors, targets, excluded, weights)
 
-    def scores(self, states: States, labels: NDArray[np.int64], step: Step, texts: Inputs | None = None) -> Tensor:
-        """Score encoded points against labels, with the texts of these where the classifier wants them: (B, K)."""
-        states = self._headed(states, step)
-        texts = self._texts(labels) if texts is None else texts
+    def candidates(self, batch: Batch, states: Encoded, step: Step) -> Candidates:
+        """Choose the labels of a batch, once a step for all terms that share a sampler."""
+        if self.sampler not in step.memory:
+            step.memory[self.sampler] = self.sampler.propose(batch, states, step)
+        candidates: Candidates = step.memory[self.sampler]
+        return candidates
+
+    def encoded(
+        self, inputs: Inputs, labels: NDArray[np.int64], states: Encoded, step: Step
+    ) -> tuple[States, NDArray[np.int64], States | None]:
+        """Return what the classifier takes: points behind the head, labels, and the texts of these if it wants them."""
+        wanted = self.classifier.texts(labels)
+        texts = None if wanted is None or self.names is None else self.names.take(wanted)
+        if texts is not None and not states.done:
+            self.network.tower.expect(inputs, texts)
+        points = self._headed(states().detach() if step.progress < self.objective.detach else states(), step)
         if texts is None:
-            return self.classifier(states, labels, None, step)
+            return points, labels, None
         if self.classifier.texts_as == "words":
-            return self.classifier(states, labels, States(self.network.tower.sums(texts)), step)
-        encoded = self.network.states(texts, step.plain())
-        if self.classifier.texts_as == "head":
-            encoded = self._headed(encoded, step)
-        return self.classifier(states, labels, encoded, step)
+            return points, labels, States(self.network.tower.sums(texts))
+        names = self.network.states(texts, step.plain())
+        return points, labels, self._headed(names, step) if self.classifier.texts_as == "head" else names
 
     def _headed(self, states: States, step: Step) -> States:
         """Pass pooled vectors through the head."""
@@ -191,6 +212,7 @@ class TrainedNetwork:
         self.augmentations = augmentations
         self.device = device_of(settings)
         self.noise: Noise = StoredNoise(fit.seed)
+        self.order = settings.order.build(fit, settings.batch_size)
         torch.manual_seed(fit.seed)
         self.tower: Tower = fit.recipe.encoder.build(fit.start, self)
         if before is not None:
@@ -235,7 +257,7 @@ class TrainedNetwork:
         step = Step(draw, progress, self, self.augmentations)
         batch: Batch = step.apply("batch", step.apply("words", self.points.take(rows)))
         states = Encoded(lambda: self.states(batch.inputs, step))
-        loss = reduce(torch.add, [term(batch, states, step) for term in self.terms])
+        loss = reduce(torch.add, [term(batch, states, step) for term in self.terms if term.objective.weight])
         self.tower.expect()  # nothing more: what was read for this step is old after it
         return loss
 
@@ -244,19 +266,24 @@ class TrainedNetwork:
         states: States = step.apply("states", self.tower(inputs, step))
         return states
 
+    @cached_property
+    def remembering(self) -> list[Remembers]:
+        """What changes between epochs: the order of points, and each sampler once."""
+        return list(dict.fromkeys([self.order, *(term.sampler for term in self.terms)]))
+
     def on_epoch(self, epoch: int) -> None:
-        """Let samplers mine or cluster again."""
-        for term in self.terms:
-            term.sampler.on_epoch(epoch, self)
+        """Let the order and the samplers cluster or mine again."""
+        for part in self.remembering:
+            part.on_epoch(epoch, self)
 
     def state(self) -> Arrays:
-        """Name what samplers remember."""
-        return {f"{i}.{name}": a for i, term in enumerate(self.terms) for name, a in term.sampler.state().items()}
+        """Name what they remember."""
+        return {f"{i}.{name}": array for i, part in enumerate(self.remembering) for name, array in part.state().items()}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Let samplers take what they remembered from a checkpoint."""
-        for place, term in enumerate(self.terms):
-            term.sampler.restore(below(arrays, f"{place}."))
+        """Let them take what they remembered from a checkpoint."""
+        for place, part in enumerate(self.remembering):
+            part.restore(below(arrays, f"{place}."))
 
     def frozen_tower(self) -> FrozenTower:
         """Give the tower as it is served."""
@@ -273,10 +300,10 @@ class TrainedNetwork:
         tower = self.frozen_tower()
         scorers, weights = [], []
         for term in self.terms:
-            if term.objective.over == "labels":
+            if term.objective.over == "labels" and term.objective.share:
                 scorer, retriever = term.freeze(tower), term.sampler.freeze(self)
                 scorers.append(scorer if retriever is None else scorer.led(retriever))
-                weights.append(term.objective.weight)
+                weights.append(term.objective.share)
         return scorers[0] if len(scorers) == 1 else scorers[0].join(scorers[1:], weights)
 
 

@@ -102,8 +102,9 @@ class Adam:
     As torch.optim.Adam, whose first use imports torch's compiler: that takes longer than a hundred steps.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], scales: Mapping[nn.Parameter, float] | None = None) -> None:
         self.parameters = list(parameters)
+        self.scales = [(scales or {}).get(part, 1.0) for part in self.parameters]  # of the rate of each
         self.state = [(torch.zeros_like(part), torch.zeros_like(part)) for part in self.parameters]
         self.counts = [0] * len(self.parameters)  # steps in which each had a gradient
 
@@ -122,7 +123,8 @@ class Adam:
             first.lerp_(part.grad, 1 - BETA1)
             second.mul_(BETA2).addcmul_(part.grad, part.grad, value=1 - BETA2)
             divisor = (second.sqrt() / (1 - BETA2 ** self.counts[place]) ** 0.5).add_(EPS)
-            part.addcdiv_(first, divisor, value=-learning_rate / (1 - BETA1 ** self.counts[place]))
+            rate = learning_rate * self.scales[place]
+            part.addcdiv_(first, divisor, value=-rate / (1 - BETA1 ** self.counts[place]))
 
     def arrays(self, name: str) -> dict[str, NDArray[Any]]:
         """Name the state for a checkpoint."""

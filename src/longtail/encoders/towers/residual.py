@@ -1,4 +1,4 @@
-"""The residual layers in torch."""
+"""The layers before label rows in torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.parametrizations import spectral_norm
 
-from longtail.encoders.heads import FrozenGated, FrozenResidual, Gated, Residual
+from longtail.encoders.heads import FrozenGated, FrozenProject, FrozenResidual, Gated, Project, Residual
 from longtail.encoders.towers.norm import BatchNorm
 from longtail.parts import Step
 from longtail.types import Floats
@@ -98,6 +98,28 @@ class GatedLayer(nn.Module):
         weight, bias = layer_arrays(self, self.layer)
         gates = [torch.as_tensor(gate).expand(len(bias)).cpu().numpy().astype(np.float32) for gate in self.gates()]
         return FrozenGated(weight, bias, gates[0].copy(), gates[1].copy(), self.settings.activation, self.settings.last)
+
+
+class ProjectLayer(nn.Module):
+    """A layer of another dimension, whose rows are orthogonal at the start: it keeps angles as well as it can."""
+
+    def __init__(self, settings: Project, width: int) -> None:
+        super().__init__()
+        self.settings = settings
+        self.layer = nn.Linear(width, settings.dim)
+        nn.init.orthogonal_(self.layer.weight)
+        nn.init.zeros_(self.layer.bias)
+
+    def forward(self, vectors: Tensor, step: Step) -> Tensor:
+        """Pass vectors (B, D) through."""
+        out = self.layer(vectors)
+        return step.drop(out.tanh() if self.settings.tanh else out, self.settings.dropout)
+
+    @torch.no_grad()
+    def freeze(self) -> FrozenProject:
+        """Give the layer as plain arrays, for scoring without torch."""
+        weight, bias = layer_arrays(self, self.layer)
+        return FrozenProject(weight, bias, self.settings.tanh)
 
 
 @torch.no_grad()

@@ -21,6 +21,7 @@ class Phase(LoopStage):
 
     part: ClassVar[str] = "phase"
     objectives: tuple[Objective, ...] = ()
+    freeze: bool = False  # whether the encoder stays as it is afterwards
 
     def check(self, recipe: Any) -> None:
         """Ask for something to train."""
@@ -42,7 +43,7 @@ class Phase(LoopStage):
             fit, objectives, settings, augmentations=prepared(fit), partition=fit.partition, frozen=fit.frozen
         )
         run_loop(network, self.part, settings)
-        return fit.changed(before=network)
+        return fit.changed(before=network, frozen=fit.frozen or self.freeze)
 
 
 @record

@@ -1,0 +1,151 @@
+"""TOKENS → VECTORS in training, by a pre-trained transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from longtail.data.pretrained import Pretrained
+from longtail.encoders.inputs import Ordered
+from longtail.encoders.transformer import FrozenTransformer, Transformer, need_transformers
+from longtail.errors import ModelError
+from longtail.labels.tree import Clusters
+from longtail.parts import Arrays, Inputs, Network, States, Step, Table
+from longtail.types import Floats
+
+BLOCK = 64  # texts of about one length that are encoded at once
+
+
+class TransformerTower:
+    """A transformer and its pooling."""
+
+    def __init__(self, settings: Transformer, start: Arrays, network: Network) -> None:
+        self.settings, self.tables = settings, dict[str, Table]()
+        tokenizer: Any = network.fit.tokenizer
+        self.module: nn.Module = layers_of(tokenizer, start)
+
+    def embed(self, inputs: Ordered) -> Tensor:
+        """Look up the tokens: (B, T, D)."""
+        ids, _ = as_tensors(inputs.ids, self._device())
+        return embedded(self.module, ids)
+
+    def __call__(self, inputs: Ordered, step: Step | None) -> States:
+        """Encode a batch; dropout inside follows torch's own generator."""
+        ids, mask = as_tensors(inputs.ids, self._device())
+        tokens = embedded(self.module, ids)
+        if step is not None:
+            tokens = step.apply("embeddings", tokens)
+        vectors = self._pooled(tokens, mask)
+        return States(vectors if step is None else step.drop(vectors, self.settings.dropout))
+
+    def _pooled(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Encode embedded tokens, texts of a length side by side; many of them again on the way back."""
+        from torch.utils.checkpoint import checkpoint  # noqa: PLC0415  (half a second)
+
+        again = torch.is_grad_enabled() and len(tokens) > self.settings.chunk
+        lengths, order = mask.sum(dim=1).sort(stable=True)
+        parts = []
+        for start in range(0, len(order), BLOCK):
+            some, length = order[start : start + BLOCK], max(1, int(lengths[start : start + BLOCK].max()))
+            part = self.module, tokens[some, :length], mask[some, :length], self.settings
+            parts.append(checkpoint(pooled, *part, use_reentrant=False) if again else pooled(*part))
+        return torch.cat(parts)[order.argsort()]
+
+    def _device(self) -> torch.device:
+        return next(self.module.parameters()).device
+
+    def bags(self, names: Any, partition: Clusters | None = None) -> Inputs:
+        """Refuse: there is no table of words."""
+        raise NotImplementedError
+
+    def sums(self, bags: Any) -> Tensor:
+        """Refuse: there is no table of words."""
+        raise NotImplementedError
+
+    def expect(self, *inputs: Inputs) -> None:
+        """Do nothing: weights are all read in every step."""
+
+    def take_over(self, other: Any) -> None:
+        """Start from the weights of another tower."""
+        self.module.load_state_dict(other.module.state_dict())
+
+    def freeze(self, tokenizer: Pretrained) -> FrozenTransformer:
+        """Give the encoder as arrays."""
+        weights = {name: value.cpu().numpy().copy() for name, value in self.module.state_dict().items()}
+        return FrozenTransformer(tokenizer, self.settings, weights)
+
+
+def layers_of(tokenizer: Pretrained, arrays: Mapping[str, NDArray[Any]]) -> nn.Module:
+    """Make the layers that a configuration describes, with these weights, and without what pools in its own way."""
+    library = need_transformers()
+    config = dict(tokenizer.config)
+    kind = str(config.pop("model_type", ""))
+    if kind not in library.CONFIG_MAPPING:
+        raise ModelError(f"{tokenizer.source}: transformers knows no encoder of the kind {kind!r}")
+    settings = library.AutoConfig.for_model(kind, **config)
+    with torch.device("meta"):  # nothing is made before it is known to fit
+        prefix, wanted = _shapes(library, settings)
+    given = {name.removeprefix(prefix): array for name, array in arrays.items()}
+    wrong = [name for name, shape in wanted.items() if name not in given or given[name].shape != shape]
+    if wrong:
+        raise ModelError(
+            f"{tokenizer.source}: the weight {wrong[0]} is missing or of another shape; use another encoder"
+        )
+    layers = _encoder(library, settings)
+    layers.load_state_dict({name: torch.from_numpy(np.array(given[name])) for name in wanted})
+    return layers
+
+
+def _shapes(library: Any, settings: Any) -> tuple[str, dict[str, tuple[int, ...]]]:
+    """Return how the names of weights begin that were saved with other layers, and all shapes."""
+    layers: Any = _encoder(library, settings)
+    return f"{layers.base_model_prefix}.", {name: tuple(value.shape) for name, value in layers.state_dict().items()}
+
+
+def _encoder(library: Any, settings: Any) -> nn.Module:
+    """Make an encoder with weights that chance decides."""
+    layers: nn.Module = library.AutoModel.from_config(settings, trust_remote_code=False)
+    if getattr(layers, "pooler", None) is not None:
+        layers.pooler = None  # type: ignore[assignment]
+    return layers
+
+
+def as_tensors(ids: NDArray[np.int32], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return token ids and which of them there are, (B, T) each, as long as the longest text."""
+    mask = ids > 0
+    length = max(1, int(mask.sum(axis=1).max(initial=0)))
+    tokens = np.maximum(ids[:, :length] - 1, 0).astype(np.int64)
+    return torch.from_numpy(tokens).to(device), torch.from_numpy(mask[:, :length]).to(device)
+
+
+def embedded(layers: Any, ids: Tensor) -> Tensor:
+    """Look up the tokens: (B, T, D)."""
+    tokens: Tensor = layers.get_input_embeddings()(ids)
+    return tokens
+
+
+def pooled(layers: Any, tokens: Tensor, mask: Tensor, settings: Transformer) -> Tensor:
+    """Encode embedded tokens (B, T, D): (B, width), zero for texts without any token."""
+    known = mask.any(dim=1, keepdim=True)
+    seen = mask.clone()
+    seen[:, 0] = True  # attention to nothing is not a number
+    several = settings.layers > 1
+    out = layers(inputs_embeds=tokens, attention_mask=seen.long(), output_hidden_states=several)
+    states: Tensor = torch.cat(out.hidden_states[-settings.layers :], dim=2) if several else out.last_hidden_state
+    if settings.pooling == "cls":
+        return states[:, 0] * known
+    weights = mask[:, :, None].to(states.dtype)
+    return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp_min(1)
+
+
+@torch.no_grad()
+def encode(layers: Any, ids: NDArray[np.int32], settings: Transformer) -> Floats:
+    """Encode token ids outside of training."""
+    tokens, mask = as_tensors(ids, torch.device("cpu"))
+    vectors: Floats = pooled(layers, embedded(layers, tokens), mask, settings).numpy()
+    return vectors

@@ -1,0 +1,178 @@
+"""TOKENS → VECTOR: a pre-trained transformer, by folder, package or hub id; its layers are in `towers.transformer`.
+
+References: [NGAME], [UniDEC]; methods §5.8, §5.16.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from longtail.data.pretrained import MINILM, Pretrained
+from longtail.data.tokens import Words
+from longtail.encoders.inputs import Ordered
+from longtail.errors import MissingExtra, RecipeError
+from longtail.parts import Arrays, Encoder, Inputs, Network, Query, Tower, below
+from longtail.records import Cost, Sizes, record
+from longtail.types import Floats, Texts
+
+log = logging.getLogger("longtail")
+FLOPS = 5e10  # operations a second that its layers reach on a few cores
+CHUNK = 64  # texts that are encoded at once outside of training
+
+
+@record
+class Transformer(Encoder):
+    """Settings of the encoder: `model` is a folder, a hub id with the commit `revision`, or minilm, a package.
+
+    Where a step encodes more than `chunk` texts, it keeps none of the layers but computes them again on the way back, a
+    few texts at a time (gradient caching): memory does not grow with the pool. `learning_rate` is its own.
+    """
+
+    part: ClassVar[str] = "transformer"
+    model: str = MINILM
+    revision: str | None = None
+    dim: int = Field(default=384, ge=1, le=8192)  # of its states
+    pooling: Literal["mean", "cls"] = "mean"
+    layers: int = Field(default=1, ge=1, le=100)  # the last ones, whose vectors stand side by side
+    max_tokens: int = Field(default=32, ge=3, le=8192)
+    dropout: float = Field(default=0.1, ge=0, lt=1)  # behind the pooling
+    chunk: int = Field(default=512, ge=1)
+    learning_rate: float = Field(default=1e-4, gt=0)
+
+    @property
+    def width(self) -> int:
+        """The dimension of the vectors."""
+        return self.dim * self.layers
+
+    @property
+    def own_rate(self) -> float:
+        """The learning rate of its weights."""
+        return self.learning_rate
+
+    def tokenizer(self, texts: Texts, names: Texts | None, words: Words) -> Pretrained:
+        """Open the tokenizer that the encoder was trained with."""
+        found = Pretrained.find(self.model, self.revision)
+        config = found.config
+        width, limit = config.get("hidden_size", config.get("dim")), config.get("max_position_embeddings")
+        if width != self.dim:
+            raise RecipeError(f"the states of {found.source} have {width} dimensions: --set encoder.dim={width}")
+        depth = config.get("num_hidden_layers", config.get("n_layers"))
+        if isinstance(depth, int) and self.layers > depth:
+            raise RecipeError(f"{found.source} has {depth} layers: --set encoder.layers={depth}")
+        if isinstance(limit, int) and self.max_tokens > limit:
+            raise RecipeError(f"{found.source} takes {limit} tokens at most: --set encoder.max_tokens={limit}")
+        return found
+
+    def load_tokenizer(self, folder: Path, words: Words) -> Pretrained:
+        """Open what a model folder keeps of the encoder."""
+        return Pretrained.load(folder)
+
+    def inputs(self, tokenizer: Pretrained, texts: Sequence[str]) -> Ordered:
+        """Turn texts into token ids, and say how many were too long."""
+        ids, cut = tokenizer.ids(texts, self.max_tokens)
+        if cut:
+            log.warning(
+                "%d of %d texts have more than %d tokens and are cut there; encoder.max_tokens reads more",
+                cut, len(ids), self.max_tokens,
+            )  # fmt: skip
+        return Ordered(ids)
+
+    def start(self, tokenizer: Pretrained, inputs: Sequence[Inputs], seed: int) -> Arrays:
+        """Read the weights."""
+        return dict(tokenizer.weights())
+
+    def build(self, start: Arrays, network: Network) -> Tower:
+        """Make the tower in torch."""
+        from longtail.encoders.towers.transformer import TransformerTower  # noqa: PLC0415  (torch)
+
+        return TransformerTower(self, start, network)
+
+    def open(self, arrays: Mapping[str, NDArray[Any]], tokenizer: Pretrained) -> FrozenTransformer:
+        """Put the encoder of a model file together."""
+        return FrozenTransformer(tokenizer, self, below(arrays, "encoder."))
+
+    def cost(self, sizes: Sizes) -> Cost:
+        """Count the weights of six layers and of tokens with their moments, and what a chunk keeps for its way back."""
+        weights = 4.0 * (72 * self.dim**2 + 30_000 * self.dim)
+        cells = 4.0 * self.chunk * self.max_tokens * self.dim * 6 * 34
+        seconds = 4 * 2.0 * 72 * self.dim**2 * self.max_tokens / FLOPS * sizes.passes * sizes.points
+        return Cost(5 * weights + cells, weights, seconds)
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenTransformer:
+    """A transformer as it is served."""
+
+    tokenizer: Pretrained
+    settings: Transformer
+    parameters: Arrays
+    needs_torch: ClassVar[bool] = True
+
+    @cached_property
+    def layers(self) -> Any:
+        """The layers in torch, ready to encode."""
+        from longtail.encoders.towers.transformer import layers_of  # noqa: PLC0415
+
+        return layers_of(self.tokenizer, self.parameters).eval()
+
+    def encode(self, query: Query) -> Floats:
+        """Encode texts as (N, D)."""
+        vectors: Floats = query.once(self, "vectors", lambda: self.encode_inputs(self._inputs(query)))
+        return vectors
+
+    def encode_one(self, query: Query) -> Floats:
+        """Encode one text."""
+        vector: Floats = self.encode(query)[0]
+        return vector
+
+    def _inputs(self, query: Query) -> Ordered:
+        """Turn texts into token ids."""
+        if query.inputs is not None:
+            inputs: Ordered = query.inputs
+            return inputs
+        return Ordered(self.tokenizer.ids(query.texts, self.settings.max_tokens)[0])
+
+    def encode_inputs(self, inputs: Ordered) -> Floats:
+        """Encode token ids as (N, D), texts of a length side by side."""
+        from longtail.encoders.towers.transformer import encode  # noqa: PLC0415  (torch)
+
+        out = np.empty((len(inputs), self.settings.width), np.float32)
+        order = np.argsort((inputs.ids > 0).sum(axis=1), kind="stable")
+        for start in range(0, len(order), CHUNK):
+            some = order[start : start + CHUNK]
+            out[some] = encode(self.layers, inputs.ids[some], self.settings)
+        return out
+
+    def sums(self, query: Query) -> Floats:
+        """Refuse: there is no table of words."""
+        raise NotImplementedError
+
+    def operations(self) -> int:
+        """Count the operations for one text of the full length, with torch's counter."""
+        from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415
+
+        with FlopCounterMode(display=False) as counter:
+            self.encode_inputs(Ordered(np.full((1, self.settings.max_tokens), 2, np.int32)))
+        return int(counter.get_total_flops())
+
+    def arrays(self) -> Arrays:
+        """Name the arrays for a model file."""
+        return {f"encoder.{name}": array for name, array in self.parameters.items()}
+
+
+def need_transformers() -> Any:
+    """Return the library, or say how it is installed."""
+    try:
+        import transformers  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise MissingExtra("transformers", "transformers") from None
+    return transformers
