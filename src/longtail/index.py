@@ -12,12 +12,14 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.artefact import open_artefact
@@ -28,7 +30,7 @@ from longtail.explanations import Explanation, Reasons, carried, name_of
 from longtail.labels.journal import Added, Change, Journal, Removed
 from longtail.model import Model, read_config, strings, verify_files
 from longtail.predictions import Groups, Predictor, Rules, predict
-from longtail.scorers.added import Additions
+from longtail.scorers.added import Additions, similar_labels
 from longtail.types import LabelMatrix, Texts, TopK, joined
 
 log = logging.getLogger("longtail")
@@ -327,6 +329,15 @@ class Index:
             if not 0 <= label < len(self.labels):
                 raise DataError(f"there is no label {label}", remedy=f"use 0 to {len(self.labels) - 1}")
 
+    def _similar(self, texts: Sequence[str]) -> sp.csr_array:
+        """Find trained labels with similar texts."""
+        return similar_labels(self.model.words, self._name_bags, texts)
+
+    @cached_property
+    def _name_bags(self) -> sp.csr_array:
+        """The words of the trained labels' texts, (L, V)."""
+        return self.model.words.bag(self.model.labels.texts or [])
+
     def _apply(self, changes: Sequence[Change]) -> None:
         """Make the changes that are in force visible, all at once."""
         model = self.model
@@ -342,7 +353,8 @@ class Index:
         count = len(model.labels) + len(texts)
         if removed and max(removed) >= count:
             raise ModelError(f"{self._journal.path}: removes label {max(removed)} of {count}; restore the file")
-        added = Additions.of(texts, model.words, self._vectors) if texts else None
+        near = None if model.labels.texts is None else self._similar
+        added = Additions.of(texts, model.words, self._vectors, near) if texts else None
         labels = model.labels
         if texts and labels.texts is not None:
             raw = None if labels.ids is None else joined(labels.ids, Texts(ids))

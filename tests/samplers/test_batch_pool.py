@@ -19,6 +19,7 @@ import longtail as lt
 from longtail.errors import RecipeError
 from longtail.parts import Batch, Candidates, Query, Step
 from longtail.samplers import batch_pool
+from longtail.samplers.all_labels import AllLabels
 from longtail.samplers.batch_pool import BatchPool, BuiltPool, some_of
 from longtail.training.network import Encoded
 
@@ -105,6 +106,19 @@ def test_picking_one_hides_positives_that_were_not_drawn_for_the_point(seed, cou
 def test_of_all_positives_none_is_hidden():
     candidates, _ = drawn(BatchPool(positives=None, pick="one", random=3), TARGETS)
     assert candidates.mask.all()
+
+
+def test_one_of_all_labels_may_be_picked_too():
+    rows = np.arange(5)
+    batch = Batch(rows, None, TARGETS, sp.csr_array(TARGETS.shape), np.ones(5, np.float32))
+    every, one = (
+        AllLabels(pick=pick).build(None).propose(batch, None, Step(np.random.default_rng(0), 1.0, None))
+        for pick in ("all", "one")
+    )
+    assert every.labels.tolist() == one.labels.tolist() == list(range(LABELS)) and every.mask is None
+    right = torch.from_numpy(TARGETS.toarray() > 0)
+    assert one.mask[~right].all()
+    assert (one.mask & right).sum(dim=1).tolist() == [1, 1, 1, 0, 1]
 
 
 # A pool of a certain size

@@ -123,6 +123,17 @@ def test_an_objective_without_weight_is_trained_but_not_served(left_out, tmp_pat
     np.testing.assert_allclose(scores_of(loaded.vectors), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("left_out", [0, 1])
+def test_what_is_ranked_again_comes_back_whatever_is_served(left_out, tmp_path):
+    recipe = short(
+        "unidec", rerank="rerank", rerank__training__epochs=1, rerank__top=30, rerank__training__batch_size=64
+    )
+    model = lt.fit(recipe.override(f"objectives.{left_out}.served", 0), board(100))
+    model.save(tmp_path / "run")
+    top, again = model.predict(TEXTS, 9), Model.load(tmp_path / "run").predict(TEXTS, 9)
+    assert np.array_equal(top.labels, again.labels) and np.array_equal(top.scores, again.scores)
+
+
 def test_something_must_be_served():
     recipe = short("unidec").override("objectives.0.served", 0)
     with pytest.raises(RecipeError, match="no objective over labels is served"):
@@ -138,6 +149,12 @@ def test_an_objective_without_a_weight_in_training_stays_as_it_starts():
     assert not torch.equal(start.tables["words"].values, end.tables["words"].values)
     assert len(end.scorer().parts) == 2  # what is served has weights of its own
     assert recipe.override("objectives.1.served", None).objectives[1].share == 0
+
+
+def test_something_must_be_trained():
+    recipe = short("unidec", objectives__0__weight=0, objectives__1__weight=0)
+    with pytest.raises(RecipeError, match="weight"):
+        lt.fit(recipe.override("objectives.0.served", 1.0), board(60))
 
 
 # Losses that take rows

@@ -37,7 +37,7 @@ class DenseRows(Classifier):
         self, arrays: Mapping[str, NDArray[Any]], tower: FrozenTower, head: FrozenHead | None, width: int
     ) -> VectorScorer:
         """Put the rows of a model file together."""
-        return VectorScorer.of_arrays(arrays, tower, Projection(head, False), width)
+        return VectorScorer.of_arrays(arrays, tower, Projection(head, False), width, reads_labels=False)
 
 
 class BuiltDenseRows:
@@ -74,4 +74,4 @@ class BuiltDenseRows:
     ) -> VectorScorer:
         """Give the rows as arrays."""
         weight, bias = (value.detach().cpu().numpy().copy() for value in self.module.parameters())
-        return VectorScorer(tower, Projection(head, False), MemoryStore.of(weight, bias))
+        return VectorScorer(tower, Projection(head, False), MemoryStore.of(weight, bias), reads_labels=False)

@@ -47,6 +47,11 @@ class Products(Classifier):
         super().check(recipe)
 
     @property
+    def reads_labels(self) -> bool:
+        """Whether label vectors are made of label texts."""
+        return True
+
+    @property
     def served_cosine(self) -> bool:
         """Whether served scores are cosines."""
         return self.cosine or self.serve_cosine
@@ -120,7 +125,9 @@ class BuiltProducts(ABC):
             bias = np.asarray(self.tables["bias"].values.cpu().numpy() / scale, np.float32)
         store = MemoryStore.of(unit(rows) if cosine else rows, bias)
         project, through_head = Projection(head, cosine), self.texts_as == "head"
-        return VectorScorer(tower, project, store, through_head, text_rows=self.text_rows())
+        return VectorScorer(
+            tower, project, store, through_head, text_rows=self.text_rows(), reads_labels=self.settings.reads_labels
+        )
 
 
 def all_texts(names: Names, labels: int) -> Floats:

@@ -51,6 +51,11 @@ class Rows(Products):
             )
         super().check(recipe)
 
+    @property
+    def reads_labels(self) -> bool:
+        """Whether label texts are part of label vectors."""
+        return self.text is not None
+
     def in_width(self, encoder: Any) -> int | None:
         """Return the dimension of words or of the encoder, where rows start there or label texts are added to them."""
         if self.text == "sum" or self.init in ("vectors", "graph_vectors"):
@@ -71,7 +76,9 @@ class Rows(Products):
     ) -> VectorScorer:
         """Put the rows of a model file together."""
         project = Projection(head, self.served_cosine)
-        return VectorScorer.of_arrays(arrays, tower, project, width, texts_through_head=self.text != "sum")
+        return VectorScorer.of_arrays(
+            arrays, tower, project, width, texts_through_head=self.text != "sum", reads_labels=self.reads_labels
+        )
 
 
 class BuiltRows(BuiltProducts):

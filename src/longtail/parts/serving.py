@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from longtail.parts.trained import Inputs
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
+Near: TypeAlias = Callable[[Sequence[str]], sp.csr_array]  # label texts to similarities with trained ones, (A, L)
 
 
 def below(arrays: Mapping[str, NDArray[Any]], prefix: str) -> Arrays:
@@ -177,8 +178,11 @@ class Scorer(Protocol):
     def encoded_one(self, query: Query) -> Floats:
         """Encode the only text, ready for the product with label vectors: (D,), zero where no word is known."""
 
-    def rows_for(self, texts: Sequence[str]) -> Floats:
-        """Make vectors of labels that came after training from their texts: (A, D)."""
+    def rows_for(self, texts: Sequence[str], near: Near | None = None) -> Floats:
+        """Make vectors of labels that came after training from their texts: (A, D).
+
+        `near` finds trained labels with similar texts, for those scorers whose encoder has never seen a label's text.
+        """
 
     def score_rows(self, query: Query, rows: Floats, bias: float, best: float) -> Floats:
         """Score such vectors for the only text, of which the best trained label has the score `best`."""

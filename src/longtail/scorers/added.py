@@ -1,6 +1,7 @@
 """NEW LABEL TEXTS → SCORES: labels that came after training, scored beside those that were trained.
 
-By vectors a new label is what the encoder makes of its text, as far as it knows the words. By words it is a label text,
+By vectors a new label is what the encoder makes of its text, as far as it knows the words, or the mean of trained
+labels with similar texts where the encoder has never learnt from label texts. By words it is a label text,
 and a training point that has the label: what self-annotation gives to trained labels. Words that the model never saw
 count as the rarest ones, so that a label with a new name is found by it.
 """
@@ -14,14 +15,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.data.tokens import WORD, Words
-from longtail.parts import Query, Scorer
+from longtail.parts import Near, Query, Scorer
 from longtail.scorers.fused import FusedScorer
 from longtail.scorers.lexical import Candidates
-from longtail.types import Floats
+from longtail.types import Floats, best_of, rows_of
 
+NEAREST = 10  # trained labels that a new one is the mean of
 UNKNOWN = 0.5  # weight of similarity through words that vectors do not know
 
 
@@ -36,8 +39,8 @@ class Additions:
     count: int
 
     @classmethod
-    def of(cls, texts: Sequence[str], words: Words, scorer: Scorer | None) -> Additions:
-        """Encode and weigh label texts."""
+    def of(cls, texts: Sequence[str], words: Words, scorer: Scorer | None, near: Near | None = None) -> Additions:
+        """Encode and weigh label texts; `near` finds trained labels with similar texts."""
         lists: dict[str, list[tuple[int, float]]] = {}
         for label, text in enumerate(texts):
             for word, weight in _weights(text, words).items():
@@ -48,7 +51,7 @@ class Additions:
         }
         vectors, bias = None, 0.0
         if scorer is not None:
-            vectors, bias = scorer.rows_for(texts), float(np.median(scorer.store.bias))
+            vectors, bias = scorer.rows_for(texts, near), float(np.median(scorer.store.bias))
         return cls(words, arrays, vectors, bias, len(texts))
 
     def scores(
@@ -84,6 +87,13 @@ class Additions:
                 if word not in self.words.places:
                     new_words[labels] += np.float32(weight) * own
         return all_words, new_words
+
+
+def similar_labels(words: Words, names: sp.csr_array, texts: Sequence[str]) -> sp.csr_array:
+    """Find the trained labels whose texts, bags (L, V), share the most with new ones: similarities (A, L)."""
+    similar = sp.csr_array(words.bag(texts) @ names.T)
+    best = best_of(similar, NEAREST)
+    return rows_of(best.labels, np.where(best.labels >= 0, best.scores, 0), names.shape[0])
 
 
 def _weights(text: str, words: Words) -> dict[str, float]:

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from longtail.parts import Arrays, Query
+from longtail.parts import Arrays, Near, Query
 from longtail.scorers.wrapped import Wrapped
 from longtail.types import Floats, Ints, best_of
 
@@ -62,9 +62,9 @@ class EnsembleScorer(Wrapped):
         """Return the scores: they are means already."""
         return scores
 
-    def rows_for(self, texts: Sequence[str]) -> Floats:
+    def rows_for(self, texts: Sequence[str], near: Near | None = None) -> Floats:
         """Make vectors of new labels, those of each member side by side."""
-        return np.concatenate([member.rows_for(texts) for member in self.members], axis=1)
+        return np.concatenate([member.rows_for(texts, near) for member in self.members], axis=1)
 
     def score_rows(self, query: Query, rows: Floats, bias: float, best: float) -> Floats:
         """Score vectors of new labels as each member does, beside its own best label."""

@@ -17,7 +17,7 @@ from scipy.special import expit
 
 from longtail.errors import ModelError
 from longtail.labels.blocks import edge_rows
-from longtail.parts import Arrays, FrozenHead, FrozenTower, LabelStore, Query, Retriever
+from longtail.parts import Arrays, FrozenHead, FrozenTower, LabelStore, Near, Query, Retriever
 from longtail.scorers.texts import TextRows
 from longtail.scorers.wrapped import Ranked
 from longtail.search.exact import unit
@@ -82,6 +82,7 @@ class VectorScorer:
     texts_through_head: bool = True  # whether the vector of a label text passes the head
     retriever: Retriever | None = None
     text_rows: TextRows | None = None  # makes label vectors from sums of word vectors, where that is how they are made
+    reads_labels: bool = True  # whether the encoder has learnt from label texts
 
     def __len__(self) -> int:
         return len(self.store)
@@ -212,19 +213,28 @@ class VectorScorer:
         scores[order] = self.pairs(query, np.zeros(len(labels), np.int64), labels[order])
         return scores
 
-    def rows_for(self, texts: Sequence[str]) -> Floats:
-        """Make vectors of labels that came after training from their texts, of the length that trained labels have."""
+    def rows_for(self, texts: Sequence[str], near: Near | None = None) -> Floats:
+        """Make vectors of labels that came after training from their texts, of the length that trained labels have.
+
+        Where the encoder has learnt from label texts it makes them; else they are the means of the vectors of labels
+        with similar texts, where there are any.
+        """
         if self.text_rows is not None:
             sums = self.tower.sums(Query(texts))
             rows = self.text_rows.of_texts(sums)
             return np.asarray((unit(rows) if self.project.cosine else rows) * known(sums), np.float32)
         vectors = self.tower.encode(Query(texts))
         rows = self.project.head(vectors) if self.texts_through_head and self.project.head else vectors
-        rows = unit(rows)
+        rows = unit(rows) * known(vectors)  # nothing is known: no vector
+        if near is not None and not self.reads_labels:
+            similar = near(texts)
+            labels = np.unique(similar.indices)
+            means = similar[:, labels] @ self.store.take(labels)
+            rows = np.where(known(means), unit(np.asarray(means, np.float32)), rows)
         if not self.project.cosine:
             some = np.random.default_rng(0).permutation(len(self))[:SAMPLE]
             rows = rows * np.float32(np.median(np.linalg.norm(self.store.take(np.sort(some)), axis=1)))
-        return np.asarray(rows * known(vectors), np.float32)  # nothing is known: no vector
+        return np.asarray(rows, np.float32)
 
     def score_rows(self, query: Query, rows: Floats, bias: float, best: float) -> Floats:
         """Score vectors of new labels beside trained ones, of which the best of this text has the score `best`."""
@@ -265,13 +275,14 @@ class VectorScorer:
     @classmethod
     def of_arrays(
         cls, arrays: Mapping[str, NDArray[Any]], tower: FrozenTower, project: Projection, width: int, *,
-        texts_through_head: bool = True, text_rows: TextRows | None = None,
+        texts_through_head: bool = True, text_rows: TextRows | None = None, reads_labels: bool = True,
     ) -> VectorScorer:  # fmt: skip
         """Put the arrays of a model file together and check that they fit each other."""
         labels, bias = arrays["labels"], arrays["bias"]
         if labels.shape != (len(bias), width):
             raise ModelError("the shapes of label vectors disagree; train again")
-        return cls(tower, project, MemoryStore.of(labels, bias), texts_through_head, text_rows=text_rows)
+        store = MemoryStore.of(labels, bias)
+        return cls(tower, project, store, texts_through_head, text_rows=text_rows, reads_labels=reads_labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,9 +291,9 @@ class JoinedScorer(VectorScorer):
 
     parts: tuple[VectorScorer, ...] = ()
 
-    def rows_for(self, texts: Sequence[str]) -> Floats:
+    def rows_for(self, texts: Sequence[str], near: Near | None = None) -> Floats:
         """Make vectors of new labels, each part its own."""
-        return np.concatenate([part.rows_for(texts) for part in self.parts], axis=1)
+        return np.concatenate([part.rows_for(texts, near) for part in self.parts], axis=1)
 
     def arrays(self) -> Arrays:
         """Name the arrays of each part for a model file."""

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from longtail.parts import LabelStore, Query, Retriever
+from longtail.parts import LabelStore, Near, Query, Retriever
 from longtail.types import Floats, Ints
 
 Ranked = tuple[NDArray[Any], Floats]  # labels and scores, best first
@@ -96,9 +96,9 @@ class Wrapped(ABC):
         vector: Floats = self.first.encoded_one(query)
         return vector
 
-    def rows_for(self, texts: Sequence[str]) -> Floats:
+    def rows_for(self, texts: Sequence[str], near: Near | None = None) -> Floats:
         """Make vectors of new labels as the first scorer does."""
-        rows: Floats = self.first.rows_for(texts)
+        rows: Floats = self.first.rows_for(texts, near)
         return rows
 
     def score_rows(self, query: Query, rows: Floats, bias: float, best: float) -> Floats:
