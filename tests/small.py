@@ -35,6 +35,7 @@ CLUSTERS = {
     "sampler.num_clusters": 8, "sampler.top": 2, "recluster.num_clusters": 8,
     "phase.objectives.0.sampler.num_clusters": 8, "phase.objectives.0.sampler.top": 2,
 }  # fmt: skip
+DUAL = {"encoder.dim": 32, "encoder.init": "random"} | loops("training")
 SMALL: dict[str, dict[str, Any]] = {
     "frugal": {
         "encoder.dim": 32, "training.epochs": 6, "training.batch_size": 64, "sampler.random": 20,
@@ -56,16 +57,19 @@ SMALL: dict[str, dict[str, Any]] = {
     "inceptionxml_lf": {
         "encoder.dim": 64, "encoder.channels": 4, "encoder.max_tokens": 4, "encoder.init": "random",
     } | CONVOLVED | CLUSTERS | loops("phase.training", "training"),
-    "depsl": {"encoder.dim": 32, "encoder.init": "random", "head.dim": 16} | loops("training"),
-    "unidec": {
-        "encoder.dim": 32, "encoder.init": "random", "head.dim": 16, "objectives.1.head.dim": 16,
-    } | loops("training"),
+    "depsl": DUAL | {"head.dim": 16},
+    "unidec": DUAL | {"head.dim": 16, "objectives.1.head.dim": 16},
+    "dpr": DUAL, "ance": DUAL, "dexml": DUAL,
+    "ngame": DUAL | loops("phase.training"),
+    "ngame_renee": DUAL | loops("phase.training"),
+    "lightxml": DUAL | {"head.dim": 16, "sampler.num_clusters": 8, "sampler.top": 2, "training.epochs": 15},
     "xmlcnn": ORDERED | {"encoder.dim": 32, "encoder.filters": 16, "encoder.width": 32, "training.epochs": 10},
     "knn": {},
 }  # fmt: skip
 TRAINED = [name for name in SMALL if name != "knn"]
 # Label vectors are made from label texts.
-FROM_TEXTS = ["decaf", "eclare", "siamesexml", "inceptionxml_lf", "depsl", "unidec"]
+FROM_TEXTS = ["decaf", "eclare", "siamesexml", "inceptionxml_lf", "depsl", "unidec", "dpr", "ance", "dexml", "ngame"]
+NEED_TEXTS = [*FROM_TEXTS, "ngame_renee"]  # its encoder is trained on them
 
 
 def board(points: int = 400, *, named: bool = True) -> Split:

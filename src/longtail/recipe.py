@@ -67,6 +67,8 @@ class Recipe(Part):
             raise RecipeError(f"{self.name}: the first objective must be over labels")
         if self.objectives and not any(one.share for one in self.objectives if one.over == "labels"):
             raise RecipeError(f"{self.name}: no objective over labels is served: give one a weight, served=1")
+        if self.objectives and not any(one.weight for one in self.objectives):
+            raise RecipeError(f"{self.name}: no objective is trained: give one a weight, weight=1")
         for augmentation in self.augment:
             if not self.trains and augmentation.acts_on != ("dataset",):
                 raise RecipeError(f"{self.name}: {augmentation.part} changes batches, and this recipe trains on none")

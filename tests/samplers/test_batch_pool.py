@@ -63,12 +63,16 @@ def test_some_of_a_row_are_drawn_without_replacement(seed, count):
     assert np.array_equal(kept.data, dense[rows, columns])
 
 
-def test_every_entry_of_a_row_is_drawn_as_often():
-    counts = sum(some_of(TARGETS, 2, np.random.default_rng(seed)).toarray() > 0 for seed in range(1000))
+def test_equal_entries_of_a_row_are_drawn_as_often_and_larger_ones_more():
+    equal = TARGETS > 0
+    counts = sum(some_of(equal, 2, np.random.default_rng(seed)).toarray() > 0 for seed in range(1000))
     expected = {0: 2 / 5, 1: 2 / 3, 2: 1.0, 4: 2 / 4}
     for row, share in expected.items():
         np.testing.assert_allclose(counts[row][TARGETS[[row]].indices] / 1000, share, atol=0.06)
     assert not counts[3].any()
+    soft = sp.csr_array(np.array([[1.0, 0.25, 0.0, 0.75]], np.float32))
+    counts = sum(some_of(soft, 1, np.random.default_rng(seed)).toarray() > 0 for seed in range(1000))
+    np.testing.assert_allclose(counts[0] / 1000, [0.5, 0.125, 0, 0.375], atol=0.06)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, None])

@@ -16,9 +16,11 @@ Pairs = tuple[LabelMatrix, LabelMatrix]  # targets and excluded, (B, K) each
 
 def chunked_cross_entropy(factors: Factors, pairs: Pairs, weights: Tensor, chunk: int) -> Tensor:
     """Compute Σ_i w_i Σ_l bce(v_i · r_l + b_l, y_il) / B, without the excluded pairs."""
-    rows = factors.rows
-    bias = rows.new_zeros(len(rows)) if factors.bias is None else factors.bias
-    loss: Tensor = _Chunked.apply(factors.vectors, rows, bias, pairs, weights, chunk)  # type: ignore[no-untyped-call]
+    bias = factors.rows.new_zeros(len(factors.rows)) if factors.bias is None else factors.bias
+    given = (factors.vectors, factors.rows, bias)
+    vectors, rows, bias = (part if part.dtype == torch.float64 else part.float() for part in given)
+    with torch.autocast(rows.device.type, enabled=False):  # gradients are summed in full precision
+        loss: Tensor = _Chunked.apply(vectors, rows, bias, pairs, weights, chunk)  # type: ignore[no-untyped-call]
     return loss
 
 

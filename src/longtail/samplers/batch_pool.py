@@ -100,11 +100,15 @@ class BuiltPool(BuiltSampler):
         elif settings.size is not None:
             parts.append(targets.indices.astype(np.int64))
         pool = np.unique(np.concatenate(parts))
+        if len(pool) == 0:
+            return draw.integers(0, targets.shape[1], 1)  # no point has a label, and scores must not be empty
         if settings.size is None or len(pool) <= settings.size:
             return pool
-        needed = np.unique(parts[0])
-        others = draw.permutation(np.setdiff1d(pool, needed, assume_unique=True))
-        return np.sort(np.concatenate([needed, others[: settings.size - len(needed)]]))
+        kept = np.unique(parts[0])
+        for part in parts[1:]:  # hard negatives come last, so that they are left out first
+            others = draw.permutation(np.setdiff1d(part, kept))
+            kept = np.append(kept, others[: max(0, settings.size - len(kept))])
+        return np.sort(kept)
 
     def on_epoch(self, epoch: int, network: Network) -> None:
         """Mine the best wrong labels of each point as the network stands."""
@@ -146,13 +150,13 @@ def drawn_from(matrix: sp.csr_array, count: int, draw: np.random.Generator) -> N
 
 
 def some_of(matrix: LabelMatrix, count: int, draw: np.random.Generator) -> LabelMatrix:
-    """Keep `count` entries of each row at most, drawn without replacement.
+    """Keep `count` entries of each row at most, drawn without replacement, larger ones more often.
 
     >>> some_of(sp.csr_array(np.array([[1.0, 1.0, 1.0], [0, 1.0, 0]])), 1, np.random.default_rng(0)).toarray().tolist()
     [[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]
     """
     rows = edge_rows(matrix)
-    order = np.lexsort((draw.random(matrix.nnz), rows))
+    order = np.lexsort((draw.exponential(size=matrix.nnz) / matrix.data, rows))  # the first of so many clocks to ring
     rank = np.arange(matrix.nnz) - matrix.indptr[rows[order]]
     kept = np.sort(order[rank < count])
     starts = np.concatenate([[0], np.cumsum(np.minimum(np.diff(matrix.indptr), count))])

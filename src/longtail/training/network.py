@@ -132,7 +132,8 @@ class Term:
         batch = batch if self.partition is None else batch.clustered(self.partition)
         targets, excluded = batch.targets, batch.excluded
         candidates = self.candidates(batch, states, step)
-        labels, mask, device = candidates.labels, candidates.mask, self.network.device
+        labels, device = candidates.labels, self.network.device
+        mask = None if candidates.mask is None else candidates.mask.to(device)
         scores = self.classifier(*self.encoded(batch.inputs, labels, states, step), step)
         if excluded.nnz:
             allowed = to_dense(excluded, labels, device) == 0

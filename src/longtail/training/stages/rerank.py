@@ -37,7 +37,8 @@ class Rerank(LoopStage):
         from longtail.training.network import TrainedNetwork  # noqa: PLC0415
 
         first: Any = fit.scorer
-        objective = replace(fit.recipe.objectives[0], sampler=self.sampler)
+        served = next(one for one in fit.recipe.objectives if one.over == "labels" and one.share)
+        objective = replace(served, sampler=self.sampler, weight=served.weight or 1.0)
         network = TrainedNetwork(fit, (objective,), self.training, augmentations=prepared(fit), fresh=True)
         network.terms[0].sampler.restore(matrix_arrays("mined", wrong_candidates(fit, first, self.top)))
         run_loop(network, "rerank", self.training)
