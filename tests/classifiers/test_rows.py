@@ -58,18 +58,18 @@ def test_rows_start_from_what_the_encoder_makes_of_texts_and_of_neighbours(init)
         built(named("rows", init=init, text=None))
 
 
-def test_rows_that_start_from_vectors_have_their_width():
+def test_rows_that_start_from_vectors_pass_the_head():
     rows = named("rows", init="vectors", text=None)
     objective = Objective(head=named("project", dim=5), sampler=named("all_labels"), classifier=rows, loss=named("bce"))
     recipe = Recipe(
         name="rows", encoder=named("bag", dim=6), objectives=(objective,), stages=(named("training", epochs=1),)
     )
     with pytest.raises(RecipeError, match="rows takes vectors of 6 dimensions and gets 5"):
-        recipe.check()
-    recipe, train = recipe.override("head.dim", 6), corpus(100)
+        recipe.override("classifier.init", "graph_vectors").check()
+    train = corpus(100)
     network = networks(recipe, train)["training"]
-    names = network.vectors(network.points.names)  # before the head
-    np.testing.assert_allclose(network.tables["rows0"].values.numpy(), unit(names), rtol=1e-4, atol=1e-5)
+    names = unit(network.vectors(network.points.names)) @ network.terms[0].head.layer.weight.detach().numpy().T
+    np.testing.assert_allclose(network.tables["rows0"].values.numpy(), names, rtol=1e-4, atol=1e-5)
     with pytest.raises(DataError, match="labels of this data set have no texts"):
         networks(recipe, replace(train, labels=replace(train.labels, texts=None)))
 

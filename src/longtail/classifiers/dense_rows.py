@@ -10,7 +10,19 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from longtail.classifiers.products import log_prior
-from longtail.parts import Classifier, Factors, FrozenHead, FrozenTower, Network, Points, States, Step, Table, TextsAs
+from longtail.parts import (
+    BuiltHead,
+    Classifier,
+    Factors,
+    FrozenHead,
+    FrozenTower,
+    Network,
+    Points,
+    States,
+    Step,
+    Table,
+    TextsAs,
+)
 from longtail.records import record
 from longtail.scorers.vectors import Projection, VectorScorer
 from longtail.stores.memory import MemoryStore
@@ -29,7 +41,7 @@ class DenseRows(Classifier):
     bias_init: Literal["zero", "prior"] = "prior"  # prior: at the logarithm of how rare a cluster is
     dropout: float = Field(default=0.5, ge=0, lt=1)  # before the rows
 
-    def build(self, points: Points, width: int, network: Network) -> BuiltDenseRows:
+    def build(self, points: Points, width: int, network: Network, head: BuiltHead | None = None) -> BuiltDenseRows:
         """Make the layer."""
         return BuiltDenseRows(self, points, width)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from longtail.classifiers.products import CHUNK, BuiltProducts, Names, Products
 from longtail.classifiers.texts import label_sums, label_vectors
 from longtail.errors import RecipeError
-from longtail.parts import FrozenHead, FrozenTower, Network, Points, States, Step, TextsAs
+from longtail.parts import BuiltHead, FrozenHead, FrozenTower, Network, Points, States, Step, TextsAs
 from longtail.records import Cost, Sizes, record
 from longtail.scorers.vectors import Projection, VectorScorer
 from longtail.search.exact import unit
@@ -33,7 +33,8 @@ class Rows(Products):
     """Settings of the label rows.
 
     With `init` "label_text" they start from the sums of word vectors, with "graph_text" from those of neighbours too,
-    with "vectors" from what the encoder makes of texts, with "graph_vectors" of those of neighbours.
+    with "vectors" from what encoder and head make of texts, with "graph_vectors" from what the encoder alone makes of
+    those of neighbours.
     """
 
     part: ClassVar[str] = "rows"
@@ -58,18 +59,18 @@ class Rows(Products):
 
     def in_width(self, encoder: Any) -> int | None:
         """Return the dimension of words or of the encoder, where rows start there or label texts are added to them."""
-        if self.text == "sum" or self.init in ("vectors", "graph_vectors"):
+        if self.text == "sum" or self.init == "graph_vectors":
             return int(encoder.width)
-        return None if self.init in ("nothing", "random") else int(encoder.dim)
+        return None if self.init in ("nothing", "random", "vectors") else int(encoder.dim)
 
     def cost(self, sizes: Sizes) -> Cost:
         """Count the rows with two moments, a copy to serve and one to save."""
         table = 4.0 * sizes.labels * sizes.width
         return Cost(memory=5 * table, disk=table)
 
-    def build(self, points: Points, width: int, network: Network) -> BuiltRows:
+    def build(self, points: Points, width: int, network: Network, head: BuiltHead | None = None) -> BuiltRows:
         """Make the tables."""
-        return BuiltRows(self, points, width, network)
+        return BuiltRows(self, points, width, network, head)
 
     def open(
         self, arrays: Mapping[str, NDArray[Any]], tower: FrozenTower, head: FrozenHead | None, width: int
@@ -86,8 +87,11 @@ class BuiltRows(BuiltProducts):
 
     settings: Rows
 
-    def __init__(self, settings: Rows, points: Points, width: int, network: Network) -> None:
-        rows = network.table(_start(settings, points, width, network))
+    def __init__(
+        self, settings: Rows, points: Points, width: int, network: Network, head: BuiltHead | None = None
+    ) -> None:
+        start = _start(settings, points, width, network)
+        rows = network.table(start if head is None or settings.init != "vectors" else head.freeze()(start))
         super().__init__(settings, points, network)
         self.rows = rows
         self.tables = {"rows": rows} | self.tables

@@ -21,7 +21,7 @@ from pydantic import Field
 from longtail.classifiers.products import BuiltProducts, Names, Products, all_texts
 from longtail.errors import DataError, RecipeError
 from longtail.labels.walk import normalised, random_walk
-from longtail.parts import Classifier, FrozenHead, FrozenTower, Head, Network, Points, States, Step, TextsAs
+from longtail.parts import BuiltHead, Classifier, FrozenHead, FrozenTower, Head, Network, Points, States, Step, TextsAs
 from longtail.records import Cost, Sizes, named, record
 from longtail.scorers.texts import TextRows, open_combine
 from longtail.scorers.vectors import Projection, VectorScorer
@@ -65,7 +65,7 @@ class LabelText(Products):
         memory = 3 * table + 12.0 * sizes.words * sizes.labels + 8 * 4.0 * scored * sizes.width
         return Cost(memory, table, steps * scored * 6.0 * sizes.width**2 / FLOPS)
 
-    def build(self, points: Points, width: int, network: Network) -> BuiltText:
+    def build(self, points: Points, width: int, network: Network, head: BuiltHead | None = None) -> BuiltText:
         """Make the half that is trained."""
         return BuiltText(self, points, width, network)
 
@@ -133,7 +133,7 @@ class GraphText(LabelText):
         """Count the graph too: at most eleven neighbours of each label."""
         return super().cost(sizes) + Cost(memory=2 * 12.0 * 11 * sizes.labels)
 
-    def build(self, points: Points, width: int, network: Network) -> BuiltGraphText:
+    def build(self, points: Points, width: int, network: Network, head: BuiltHead | None = None) -> BuiltGraphText:
         """Walk over the labels."""
         return BuiltGraphText(self, points, width, network)
 
@@ -202,7 +202,7 @@ class Combined(Products):
         """Take back what its parts count for saving: one vector of each label is saved."""
         return Cost(disk=-4.0 * (len(self.of) - 1) * sizes.labels * sizes.width)
 
-    def build(self, points: Points, width: int, network: Network) -> BuiltCombined:
+    def build(self, points: Points, width: int, network: Network, head: BuiltHead | None = None) -> BuiltCombined:
         """Make the parts."""
         return BuiltCombined(self, points, width, network)
 

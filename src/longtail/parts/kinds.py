@@ -123,8 +123,11 @@ class Classifier(Part):
         return None
 
     @abstractmethod
-    def build(self, points: Points, width: int, network: Network) -> BuiltClassifier:
-        """Make the half that is trained, for the labels (or clusters) of points and vectors of that width."""
+    def build(self, points: Points, width: int, network: Network, head: BuiltHead | None = None) -> BuiltClassifier:
+        """Make the half that is trained, for the labels (or clusters) of points and vectors of that width.
+
+        `head` is what these vectors have passed, if anything.
+        """
 
     @abstractmethod
     def open(

@@ -87,6 +87,7 @@ class Term:
             points if self.partition is None else points.clustered(self.partition),
             width if objective.head is None else objective.head.out_width(width),
             network,
+            self.head,
         )
 
     @cached_property
