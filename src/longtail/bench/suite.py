@@ -204,14 +204,15 @@ def recipe_for(job: Job) -> Recipe:
 
 
 def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Write nested settings as dotted paths.
+    """Write nested settings as dotted paths; a table with "part" is a whole part.
 
-    >>> flat({"training": {"epochs": 15}, "loss": "bce"})
-    {'training.epochs': 15, 'loss': 'bce'}
+    >>> flat({"training": {"epochs": 15}, "loss": {"part": "decoupled", "directions": "both"}})
+    {'training.epochs': 15, 'loss': {'part': 'decoupled', 'directions': 'both'}}
     """
     out: dict[str, Any] = {}
     for name, value in settings.items():
-        out |= flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
+        nested = isinstance(value, Mapping) and "part" not in value
+        out |= flat(value, f"{before}{name}.") if nested else {f"{before}{name}": value}
     return out
 
 
