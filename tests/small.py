@@ -57,7 +57,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "inceptionxml_lf": {
         "encoder.dim": 64, "encoder.channels": 4, "encoder.max_tokens": 4, "encoder.init": "random",
     } | CONVOLVED | CLUSTERS | loops("phase.training", "training"),
-    "depsl": DUAL | {"head.dim": 16},
+    "depsl": DUAL | {"head.dim": 16, "training.epochs": 10},
     "unidec": DUAL | {"head.dim": 16, "objectives.1.head.dim": 16},
     "dpr": DUAL, "ance": DUAL, "dexml": DUAL,
     "ngame": DUAL | loops("phase.training"),

@@ -103,7 +103,7 @@ def test_what_stands_in_the_first_objective_is_reached_directly(name):
         "sampler": "all_labels",
         "classifier": "rows",
         "classifier.dropout": 0.125,
-        "loss": "sum",
+        "loss": "sum_of",
         "weight": 3.0,
         "served": 0.25,
         "detach": 0.5,
@@ -119,7 +119,7 @@ def test_what_stands_in_the_first_objective_is_reached_directly(name):
 @pytest.mark.parametrize("path", ["loss", "objectives.0.loss"])
 def test_a_part_is_swapped_for_one_with_settings_given_as_plain_values(path):
     losses = '[{"part": "decoupled", "directions": "both"}, {"part": "bce"}]'
-    recipe = find_recipe("frugal").override(path, parsed(f'{{"part": "sum", "of": {losses}, "weights": [1, 0.5]}}'))
+    recipe = find_recipe("frugal").override(path, parsed(f'{{"part": "sum_of", "of": {losses}, "weights": [1, 0.5]}}'))
     expected = Sum(of=(Decoupled(directions="both"), Bce()), weights=(1.0, 0.5))
     assert recipe.objectives[0].loss == expected
     assert find_recipe("frugal").override(path, expected.dump()) == recipe
@@ -140,10 +140,10 @@ def test_plain_values_stand_for_parts_wherever_parts_stand():
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"part": "summ"}, "did you mean 'sum'"),
-        ({"part": "decoupled_bce"}, "now called 'sum'"),
-        ({"part": "sum", "off": []}, "sum has no setting 'off'"),
-        ({"part": "sum", "of": [{"part": "bag"}]}, r"sum\.of"),
+        ({"part": "summ"}, "did you mean 'sum_of'"),
+        ({"part": "decoupled_bce"}, "now called 'sum_of'"),
+        ({"part": "sum_of", "off": []}, "sum_of has no setting 'off'"),
+        ({"part": "sum_of", "of": [{"part": "bag"}]}, r"sum_of\.of"),
         ({"part": "bag"}, r"objective\.loss"),
         ({"of": []}, r"objective\.loss"),
     ],

@@ -43,7 +43,7 @@ PARTS = {
     "decoupled": "longtail.losses.decoupled:Decoupled",
     "contrastive": "longtail.losses.contrastive:Contrastive",
     "supcon": "longtail.losses.decoupled:SupCon",
-    "sum": "longtail.losses.sums:Sum",
+    "sum_of": "longtail.losses.sums:Sum",
     "triplet": "longtail.losses.triplet:Triplet",
     "chunked_bce": "longtail.losses.chunked:ChunkedBce",
     "objective": "longtail.parts:Objective",
@@ -72,7 +72,7 @@ RENAMED = {
     "pool": "batch_pool",
     "meta": "clusters",
     "linear": "rows",
-    "decoupled_bce": "sum",
+    "decoupled_bce": "sum_of",
 }
 AnyPart = TypeVar("AnyPart", bound="Part")
 

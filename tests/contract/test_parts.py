@@ -73,7 +73,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "bce_mean": lambda: named("bce_mean"),
         "decoupled": lambda: named("decoupled", directions="both", temperature=0.5),
         "supcon": lambda: named("supcon"),
-        "sum": lambda: named("sum", weights=(1.0, 0.5)),
+        "sum_of": lambda: named("sum_of", weights=(1.0, 0.5)),
         "contrastive": lambda: named("contrastive"),
         "triplet": lambda: named("triplet", margin=1.0),
         "chunked_bce": lambda: named("chunked_bce", chunk=7),
@@ -159,7 +159,11 @@ def drawn(count: int) -> list[Combination]:
 DRAWN = drawn(4000)
 FITTING = [combination for combination in DRAWN if fits(combination)]
 APART = {frozenset(("augment", kind)) for kind in ("head", "classifier", "loss", "order")}  # they never meet in a step
-ALIKE = {"supcon": "decoupled", "sum": "decoupled", "triplet": "contrastive"}  # to a classifier, which gives the scores
+ALIKE = {
+    "supcon": "decoupled",
+    "sum_of": "decoupled",
+    "triplet": "contrastive",
+}  # to a classifier, which gives the scores
 
 
 def pairs_of(combination: Combination) -> set[tuple[tuple[str, str], tuple[str, str]]]:

@@ -150,7 +150,8 @@ def test_nothing_is_learnt_from_excluded_pairs(name):
     changes: dict[str, dict[str, Any]] = {key: {"sampler__random": 500} for key in ("frugal", "astec", "siamesexml")}
     every = {"sampler__top": 8, "sampler__max_candidates": 99}
     changes |= dict.fromkeys(("inceptionxml_plus", "decaf", "eclare", "inceptionxml_lf", "lightxml"), every)
-    changes |= {key: {"sampler__random": 500} for key in ("depsl", "dpr", "ance", "dexml", "ngame")}
+    changes |= {key: {"sampler__random": 500} for key in ("depsl", "dpr", "ance", "dexml")}
+    changes |= {"ngame": {"sampler__random": 500, "loss__margin": 2.0, "loss__negatives": 99}}
     changes |= {"unidec": {"sampler__random": 500, "objectives__1__sampler__random": 500}}
     recipe = replace(short(name, **changes.get(name, {})), augment=())
     moved = []
@@ -294,7 +295,7 @@ def test_bfloat16_learns_too(name):
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adagrad"])
-@pytest.mark.parametrize("loss", ["bce", "bce_mean", "chunked_bce", "decoupled", "supcon", "sum", "triplet"])
+@pytest.mark.parametrize("loss", ["bce", "bce_mean", "chunked_bce", "decoupled", "supcon", "sum_of", "triplet"])
 def test_every_loss_learns_with_every_optimizer(loss, optimizer):
     changes = {"loss": loss, "training__optimizer": optimizer, "classifier__bias": "bce" in loss}
     changes |= {"classifier__scale": 1.0} if loss == "triplet" else {}

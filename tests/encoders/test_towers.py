@@ -282,7 +282,8 @@ def test_the_cnn_drops_entries_of_embeddings_in_training_alone():
     torch.testing.assert_close(dropped[dropped != 0], 2 * x[dropped != 0])
 
 
-RETRIEVERS = ["astec", "decaf", "eclare", "siamesexml", "inceptionxml_plus", "inceptionxml_lf"]
+RETRIEVERS = ["astec", "decaf", "eclare", "siamesexml", "inceptionxml_plus", "inceptionxml_lf", "lightxml"]
+JOINED = ["unidec", "ngame"]
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -298,8 +299,8 @@ def test_a_trained_network_scores_as_its_scorer_does(name):
     step = Step(np.random.default_rng(0), 1.0, network)
     assert (scorer.retriever is not None) == (name in RETRIEVERS)
     terms = [term for term in network.terms if term.objective.over == "labels"]
-    assert len(terms) == (2 if name == "unidec" else 1)
-    for term, part in zip(terms, scorer.parts if name == "unidec" else [scorer], strict=True):
+    assert len(terms) == (2 if name in JOINED else 1)
+    for term, part in zip(terms, scorer.parts if name in JOINED else [scorer], strict=True):
         with torch.no_grad():
             scores = scores_of(term, network.tower(inputs, None), labels, step).numpy()
         scale = math.exp(float(term.classifier.module.log_scale.detach())) if term.objective.classifier.cosine else 1.0

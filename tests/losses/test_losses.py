@@ -45,7 +45,7 @@ def tensors(*arrays):
 
 def test_every_loss_is_tested():
     assert set(NAMES) == {
-        "bce", "bce_mean", "decoupled", "supcon", "sum", "contrastive", "triplet", "chunked_bce",
+        "bce", "bce_mean", "decoupled", "supcon", "sum_of", "contrastive", "triplet", "chunked_bce",
     }  # fmt: skip
     for loss in LOSSES.values():
         assert part_of(loss.dump()) == loss
@@ -164,16 +164,16 @@ def test_a_sum_is_at_first_decoupled_and_cross_entropy():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"of": ()}, "sum has 0 losses and 0 weights"),
-        ({"weights": (1.0,)}, "sum has 2 losses and 1 weights"),
-        ({"weights": (1.0, 1.0, 1.0)}, "sum has 2 losses and 3 weights"),
+        ({"of": ()}, "sum_of has 0 losses and 0 weights"),
+        ({"weights": (1.0,)}, "sum_of has 2 losses and 1 weights"),
+        ({"weights": (1.0, 1.0, 1.0)}, "sum_of has 2 losses and 3 weights"),
         ({"of": (Bce(), ChunkedBce())}, "losses of logits"),
         ({"of": (Triplet(), Bce())}, "losses of logits"),
     ],
 )
 def test_a_sum_needs_losses_of_logits_and_a_weight_for_each(wrong, message):
     recipe = find_recipe("xmlcnn")
-    recipe.override("loss", "sum").check()
+    recipe.override("loss", "sum_of").check()
     with pytest.raises(RecipeError, match=message):
         recipe.override("loss", Sum(**wrong)).check()
 

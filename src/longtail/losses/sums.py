@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 class Sum(Loss):
     """Several losses of the same scores, each with a weight: 1 where there are no weights."""
 
-    part: ClassVar[str] = "sum"
+    part: ClassVar[str] = "sum_of"
     of: tuple[Loss, ...] = (Decoupled(), Bce())
     weights: tuple[float, ...] = ()
 
     def check(self, recipe: Any) -> None:
         """Ask for losses of scores, and a weight for each."""
         if not self.of or (self.weights and len(self.weights) != len(self.of)):
-            raise RecipeError(f"{recipe.name}: sum has {len(self.of)} losses and {len(self.weights)} weights")
+            raise RecipeError(f"{recipe.name}: sum_of has {len(self.of)} losses and {len(self.weights)} weights")
         if any(loss.by_rows or loss.needs_cosines for loss in self.of):
-            raise RecipeError(f"{recipe.name}: sum takes losses of logits, such as decoupled, supcon, bce")
+            raise RecipeError(f"{recipe.name}: sum_of takes losses of logits, such as decoupled, supcon, bce")
 
     def __call__(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
         """Compute the loss."""
