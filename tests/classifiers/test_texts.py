@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 from golden.corpus import corpus
-from small import dropless, networks, scores_of
+from small import dropless, networks, scores_of, short
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from longtail.data.dataset import from_rows
@@ -23,6 +23,7 @@ from longtail.recipe import Recipe
 from longtail.records import named
 from longtail.scorers.texts import open_combine
 from longtail.training.tables import LocalTable
+from longtail.types import Texts
 
 DIM = 6
 FREE = named("rows", init="label_text", text=None, cosine=False)
@@ -350,6 +351,16 @@ def test_a_step_reads_the_rows_of_its_labels_and_their_neighbours_alone():
         largest.append(made.entries)
     assert read[0] == read[1]
     assert largest[0] == largest[1] < 20_000
+
+
+def test_a_dual_encoder_needs_the_text_of_every_label():
+    train = corpus(100)
+    texts = ["", " ", *train.labels.texts.tolist()[2:]]
+    some = replace(train, labels=replace(train.labels, texts=Texts(texts)))
+    for name in ("depsl", "ngame", "siamesexml"):
+        with pytest.raises(DataError, match=f"2 of {len(texts)} labels have no text, by which {name} .* frugal"):
+            networks(short(name), some)
+    networks(short("decaf"), some)  # has rows beside texts
 
 
 def test_what_does_not_fit_is_refused():

@@ -87,6 +87,8 @@ class BuiltText(BuiltProducts):
     def __init__(self, settings: LabelText, points: Points, width: int, network: Network) -> None:
         super().__init__(settings, points, network)
         need_label_texts(network)
+        if settings.texts != "words":
+            need_every_text(network)
         self.transform: Any = None if settings.transform is None else settings.transform.build(width, network)
         transform: Any = self.transform
         self.module.add_module("transform", transform)
@@ -303,6 +305,17 @@ def need_label_texts(network: Network) -> None:
         raise DataError(
             f"the labels of this data set have no texts, and {network.fit.recipe.name} makes label vectors from them",
             remedy="add a label file (lbl.jsonl, Y.txt …), or train astec or frugal, which need no label texts",
+        )
+
+
+def need_every_text(network: Network) -> None:
+    """Refuse labels without a text, which an encoder of texts could never find."""
+    texts = network.fit.train.labels.texts or ()
+    empty = sum(not text.strip() for text in texts)
+    if empty:
+        raise DataError(
+            f"{empty:,} of {len(texts):,} labels have no text, by which {network.fit.recipe.name} knows them",
+            remedy="give them texts, or train a recipe with a row for each label, such as frugal, astec or decaf",
         )
 
 
