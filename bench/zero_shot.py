@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import statistics
 import sys
 import tempfile
 import time
@@ -24,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longtail.bench.changes import find_data
+from longtail.bench.table import spread
 from longtail.cli.console import with_settings
 from longtail.data.dataset import Dataset, Split
 from longtail.data.formats import load
@@ -124,15 +124,9 @@ def page(lines: list[dict[str, Any]], command: str) -> str:
         own = [line for line in lines if line["data"] == data]
         for recipe in dict.fromkeys((line["recipe"], *line["set"]) for line in own):
             rows = [line for line in own if (line["recipe"], *line["set"]) == recipe]
-            cells = [spread([row[name] for row in rows]) for name in (*COLUMNS, "points", "seconds")]
+            cells = [spread([row[name] for row in rows], name) for name in (*COLUMNS, "points", "seconds")]
             text.append(f"| {' '.join(recipe)} | " + " | ".join(cells) + " |")
     return "\n".join(text) + "\n"
-
-
-def spread(values: list[float]) -> str:
-    """Write a median with its range."""
-    middle = f"{statistics.median(values):.4g}"
-    return middle if len(values) < 2 else f"{middle} <small>[{min(values):.4g}–{max(values):.4g}]</small>"
 
 
 if __name__ == "__main__":

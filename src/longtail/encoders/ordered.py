@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +24,6 @@ from longtail.records import Cost, Sizes, record
 from longtail.types import Floats, Texts
 
 FLOPS = 1e10  # operations a second that layers reach on a few cores
-CHUNK = 256  # texts that are encoded at once
 
 
 @record
@@ -85,8 +84,53 @@ class OrderedEncoder(Encoder):
         return 2.0 * self.max_tokens * self.dim * self.width
 
 
+class FrozenSequence(ABC):
+    """What served encoders share that read one token after the other."""
+
+    needs_torch: ClassVar[bool] = True
+    chunk: ClassVar[int] = 256  # texts that are encoded at once
+    settings: Any
+
+    @abstractmethod
+    def ids(self, texts: Sequence[str]) -> NDArray[np.int32]:
+        """Turn texts into token ids."""
+
+    @abstractmethod
+    def encode_ids(self, ids: NDArray[np.int32]) -> Floats:
+        """Encode the token ids of some texts: (N, D)."""
+
+    def encode(self, query: Query) -> Floats:
+        """Encode texts as (N, D)."""
+        vectors: Floats = query.once(self, "vectors", lambda: self.encode_inputs(self.inputs(query)))
+        return vectors
+
+    def encode_one(self, query: Query) -> Floats:
+        """Encode one text."""
+        vector: Floats = self.encode(query)[0]
+        return vector
+
+    def inputs(self, query: Query) -> Ordered:
+        """Turn texts into token ids, unless they are."""
+        return Ordered(self.ids(query.texts) if query.inputs is None else query.inputs.ids)
+
+    def encode_inputs(self, inputs: Ordered) -> Floats:
+        """Encode token ids as (N, D)."""
+        out = np.empty((len(inputs), self.settings.width), np.float32)
+        for start in range(0, len(inputs), self.chunk):
+            out[start : start + self.chunk] = self.encode_ids(inputs.ids[start : start + self.chunk])
+        return out
+
+    def operations(self) -> int:
+        """Count the operations for one text of the full length, with torch's counter."""
+        from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415
+
+        with FlopCounterMode(display=False) as counter:
+            self.encode_inputs(Ordered(np.ones((1, self.settings.max_tokens), np.int32)))
+        return int(counter.get_total_flops())
+
+
 @dataclass(frozen=True, eq=False)
-class FrozenOrdered:
+class FrozenOrdered(FrozenSequence):
     """Layers over the word vectors of a text."""
 
     words: Sequences
@@ -94,7 +138,6 @@ class FrozenOrdered:
     settings: OrderedEncoder
     parameters: Arrays  # of the layers
     weights: Floats  # (V,) of the words in the sums of label texts
-    needs_torch: ClassVar[bool] = True
 
     @cached_property
     def layers(self) -> Any:
@@ -109,42 +152,19 @@ class FrozenOrdered:
         layers.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in given.items()})
         return layers.eval()
 
-    def encode(self, query: Query) -> Floats:
-        """Encode texts as (N, D)."""
-        vectors: Floats = query.once(self, "vectors", lambda: self.encode_inputs(self._inputs(query)))
-        return vectors
-
-    def encode_one(self, query: Query) -> Floats:
-        """Encode one text."""
-        vector: Floats = self.encode(query)[0]
-        return vector
-
-    def _inputs(self, query: Query) -> Ordered:
+    def ids(self, texts: Sequence[str]) -> NDArray[np.int32]:
         """Turn texts into word ids."""
-        ids = self.words.ids(query.texts, self.settings.max_tokens) if query.inputs is None else query.inputs.ids
-        return Ordered(ids)
+        return self.words.ids(texts, self.settings.max_tokens)
 
-    def encode_inputs(self, inputs: Ordered) -> Floats:
-        """Encode word ids as (N, D)."""
+    def encode_ids(self, ids: NDArray[np.int32]) -> Floats:
+        """Encode the word ids of some texts: (N, D)."""
         from longtail.encoders.towers.ordered import encode  # noqa: PLC0415  (torch)
 
-        out = np.empty((len(inputs), self.settings.width), np.float32)
-        for start in range(0, len(inputs), CHUNK):
-            some = inputs.take(np.arange(start, min(start + CHUNK, len(inputs))))
-            out[start : start + CHUNK] = encode(self.layers, some, self.vectors)
-        return out
+        return encode(self.layers, Ordered(ids), self.vectors)
 
     def sums(self, query: Query) -> Floats:
         """Sum the weighed vectors of the words of texts: (N, D)."""
-        return np.asarray(weighed(self._inputs(query), self.weights).matrix @ self.vectors, np.float32)
-
-    def operations(self) -> int:
-        """Count the operations for one text, with torch's counter."""
-        from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415
-
-        with FlopCounterMode(display=False) as counter:
-            self.encode_inputs(Ordered(np.ones((1, self.settings.max_tokens), np.int32)))
-        return int(counter.get_total_flops())
+        return np.asarray(weighed(self.inputs(query), self.weights).matrix @ self.vectors, np.float32)
 
     def arrays(self) -> Arrays:
         """Name the arrays for a model file."""

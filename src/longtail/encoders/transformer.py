@@ -19,14 +19,14 @@ from pydantic import Field
 from longtail.data.pretrained import MINILM, Pretrained
 from longtail.data.tokens import Words
 from longtail.encoders.inputs import Ordered
-from longtail.errors import MissingExtra, RecipeError
+from longtail.encoders.ordered import FrozenSequence
+from longtail.errors import MissingExtra, ModelError, RecipeError
 from longtail.parts import Arrays, Encoder, Inputs, Network, Query, Tower, below
 from longtail.records import Cost, Sizes, record
 from longtail.types import Floats, Texts
 
 log = logging.getLogger("longtail")
 FLOPS = 5e10  # operations a second that its layers reach on a few cores
-CHUNK = 64  # texts that are encoded at once outside of training
 
 
 @record
@@ -109,13 +109,13 @@ class Transformer(Encoder):
 
 
 @dataclass(frozen=True, eq=False)
-class FrozenTransformer:
+class FrozenTransformer(FrozenSequence):
     """A transformer as it is served."""
 
     tokenizer: Pretrained
     settings: Transformer
     parameters: Arrays
-    needs_torch: ClassVar[bool] = True
+    chunk: ClassVar[int] = 1024  # texts that are sorted by length and encoded
 
     @cached_property
     def layers(self) -> Any:
@@ -124,45 +124,19 @@ class FrozenTransformer:
 
         return layers_of(self.tokenizer, self.parameters).eval()
 
-    def encode(self, query: Query) -> Floats:
-        """Encode texts as (N, D)."""
-        vectors: Floats = query.once(self, "vectors", lambda: self.encode_inputs(self._inputs(query)))
-        return vectors
-
-    def encode_one(self, query: Query) -> Floats:
-        """Encode one text."""
-        vector: Floats = self.encode(query)[0]
-        return vector
-
-    def _inputs(self, query: Query) -> Ordered:
+    def ids(self, texts: Sequence[str]) -> NDArray[np.int32]:
         """Turn texts into token ids."""
-        if query.inputs is not None:
-            inputs: Ordered = query.inputs
-            return inputs
-        return Ordered(self.tokenizer.ids(query.texts, self.settings.max_tokens)[0])
+        return self.tokenizer.ids(texts, self.settings.max_tokens)[0]
 
-    def encode_inputs(self, inputs: Ordered) -> Floats:
-        """Encode token ids as (N, D), texts of a length side by side."""
+    def encode_ids(self, ids: NDArray[np.int32]) -> Floats:
+        """Encode the token ids of some texts: (N, D)."""
         from longtail.encoders.towers.transformer import encode  # noqa: PLC0415  (torch)
 
-        out = np.empty((len(inputs), self.settings.width), np.float32)
-        order = np.argsort((inputs.ids > 0).sum(axis=1), kind="stable")
-        for start in range(0, len(order), CHUNK):
-            some = order[start : start + CHUNK]
-            out[some] = encode(self.layers, inputs.ids[some], self.settings)
-        return out
+        return encode(self.layers, ids, self.settings)
 
     def sums(self, query: Query) -> Floats:
         """Refuse: there is no table of words."""
-        raise NotImplementedError
-
-    def operations(self) -> int:
-        """Count the operations for one text of the full length, with torch's counter."""
-        from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415
-
-        with FlopCounterMode(display=False) as counter:
-            self.encode_inputs(Ordered(np.full((1, self.settings.max_tokens), 2, np.int32)))
-        return int(counter.get_total_flops())
+        raise ModelError("this encoder has no word vectors to make label vectors of; train again")
 
     def arrays(self) -> Arrays:
         """Name the arrays for a model file."""

@@ -148,7 +148,7 @@ class Loss(Part):
 
     def of_rows(self, factors: Factors, targets: LabelMatrix, excluded: LabelMatrix, weights: Tensor) -> Tensor:
         """Compute the loss of what scores are products of; for losses `by_rows`."""
-        raise NotImplementedError
+        raise RecipeError(f"{self.part} is a loss of scores, not of what they are the products of")
 
 
 @record

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from sparse_dot_topn import sp_matmul_topn
 
 from longtail.data.tokens import WORD, Words
 from longtail.parts import Near, Query, Scorer
 from longtail.scorers.fused import FusedScorer
 from longtail.scorers.lexical import Candidates
-from longtail.types import Floats, best_of, rows_of
+from longtail.types import Floats
 
 NEAREST = 10  # trained labels that a new one is the mean of
 UNKNOWN = 0.5  # weight of similarity through words that vectors do not know
@@ -91,9 +92,8 @@ class Additions:
 
 def similar_labels(words: Words, names: sp.csr_array, texts: Sequence[str]) -> sp.csr_array:
     """Find the trained labels whose texts, bags (L, V), share the most with new ones: similarities (A, L)."""
-    similar = sp.csr_array(words.bag(texts) @ names.T)
-    best = best_of(similar, NEAREST)
-    return rows_of(best.labels, np.where(best.labels >= 0, best.scores, 0), names.shape[0])
+    bags = sp.csr_matrix(words.bag(texts))  # the product takes matrices only
+    return sp.csr_array(sp_matmul_topn(bags, sp.csr_matrix(names.T), top_n=NEAREST, sort=False))
 
 
 def _weights(text: str, words: Words) -> dict[str, float]:

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from longtail.data.pretrained import Pretrained
 from longtail.encoders.inputs import Ordered
 from longtail.encoders.transformer import FrozenTransformer, Transformer, need_transformers
-from longtail.errors import ModelError
+from longtail.errors import ModelError, RecipeError
 from longtail.labels.tree import Clusters
 from longtail.parts import Arrays, Inputs, Network, States, Step, Table
 from longtail.types import Floats
 
+NO_WORDS = "a transformer has no word vectors to make label vectors of: --set encoder=bag"
 BLOCK = 64  # texts of about one length that are encoded at once
 
 
@@ -40,32 +41,19 @@ class TransformerTower:
         tokens = embedded(self.module, ids)
         if step is not None:
             tokens = step.apply("embeddings", tokens)
-        vectors = self._pooled(tokens, mask)
+        vectors = by_length(self.module, tokens, mask, self.settings)
         return States(vectors if step is None else step.drop(vectors, self.settings.dropout))
-
-    def _pooled(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Encode embedded tokens, texts of a length side by side; many of them again on the way back."""
-        from torch.utils.checkpoint import checkpoint  # noqa: PLC0415  (half a second)
-
-        again = torch.is_grad_enabled() and len(tokens) > self.settings.chunk
-        lengths, order = mask.sum(dim=1).sort(stable=True)
-        parts = []
-        for start in range(0, len(order), BLOCK):
-            some, length = order[start : start + BLOCK], max(1, int(lengths[start : start + BLOCK].max()))
-            part = self.module, tokens[some, :length], mask[some, :length], self.settings
-            parts.append(checkpoint(pooled, *part, use_reentrant=False) if again else pooled(*part))
-        return torch.cat(parts)[order.argsort()]
 
     def _device(self) -> torch.device:
         return next(self.module.parameters()).device
 
     def bags(self, names: Any, partition: Clusters | None = None) -> Inputs:
         """Refuse: there is no table of words."""
-        raise NotImplementedError
+        raise RecipeError(NO_WORDS)
 
     def sums(self, bags: Any) -> Tensor:
         """Refuse: there is no table of words."""
-        raise NotImplementedError
+        raise RecipeError(NO_WORDS)
 
     def expect(self, *inputs: Inputs) -> None:
         """Do nothing: weights are all read in every step."""
@@ -143,9 +131,23 @@ def pooled(layers: Any, tokens: Tensor, mask: Tensor, settings: Transformer) -> 
     return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp_min(1)
 
 
+def by_length(layers: Any, tokens: Tensor, mask: Tensor, settings: Transformer) -> Tensor:
+    """Encode embedded tokens, texts of a length side by side; more than a chunk of them again on the way back."""
+    from torch.utils.checkpoint import checkpoint  # noqa: PLC0415  (half a second)
+
+    again = torch.is_grad_enabled() and len(tokens) > settings.chunk
+    lengths, order = mask.sum(dim=1).sort(stable=True)
+    parts = []
+    for start in range(0, len(order), BLOCK):
+        some, length = order[start : start + BLOCK], max(1, int(lengths[start : start + BLOCK].max()))
+        part = layers, tokens[some, :length], mask[some, :length], settings
+        parts.append(checkpoint(pooled, *part, use_reentrant=False) if again else pooled(*part))
+    return torch.cat(parts)[order.argsort()]
+
+
 @torch.no_grad()
 def encode(layers: Any, ids: NDArray[np.int32], settings: Transformer) -> Floats:
     """Encode token ids outside of training."""
     tokens, mask = as_tensors(ids, torch.device("cpu"))
-    vectors: Floats = pooled(layers, embedded(layers, tokens), mask, settings).numpy()
+    vectors: Floats = by_length(layers, embedded(layers, tokens), mask, settings).numpy()
     return vectors
