@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from conftest import ROOT
-from small import loops_of
+from small import WEIGHTS, loops_of
 
 from longtail.recipe import RECIPES, find_recipe
 
@@ -27,11 +27,12 @@ print(json.dumps([idle, needs.memory_bytes, memory_usage()[1]]))
 """
 
 # Their parts are measured with inceptionxml_lf, decaf, astec and frugal.
+HERE = [name for name in RECIPES if name not in WEIGHTS]
 LIKE_OTHERS = ("inceptionxml", "inceptionxml_plus", "eclare", "xmlcnn", "decaf", "siamesexml")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LIKE_OTHERS else []) for name in RECIPES]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LIKE_OTHERS else []) for name in HERE]
 )
 def test_the_memory_of_a_fit_is_foreseen_within_a_factor_of_two(name):
     recipe = find_recipe(name)
@@ -43,7 +44,7 @@ def test_the_memory_of_a_fit_is_foreseen_within_a_factor_of_two(name):
     assert 0.5 <= (foreseen - idle) / (peak - idle) <= 2, (foreseen, peak, idle)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", HERE)
 def test_larger_data_need_more(name):
     from golden.corpus import sized
 

@@ -1,10 +1,11 @@
-"""The evidence pictures of the papers on LabelMix and Gandalf, remade on our data.
+"""The evidence pictures of the papers on LabelMix, Gandalf and UniDEC, remade on our data.
 
     python bench/paper_figures cosines                       # seconds
     python bench/paper_figures cosines --model runs/astec --model runs/astec-labelmix
     python bench/paper_figures curves --fit                  # trains; a stopped run goes on
     python bench/paper_figures curves --logs runs/astec runs/astec-gandalf
     python bench/paper_figures side-by-side runs/astec runs/astec-gandalf
+    python bench/paper_figures positives                     # seconds
 
 Models are trained before, the others like this one; training.curves is for --logs:
 
@@ -29,6 +30,7 @@ from types import ModuleType
 import figure_cosines
 import figure_curves
 import figure_examples
+import figure_positives
 
 from longtail.errors import LongtailError
 
@@ -85,7 +87,10 @@ def parser() -> argparse.ArgumentParser:
     three.add_argument("first", type=Path, help="the model folder without Gandalf")
     three.add_argument("second", type=Path, help="the model folder with it")
     three.add_argument("--most", type=int, default=8, help="points that are shown (%(default)s)")
-    for some in (two, three):
+
+    four = command("positives", figure_positives, figure_positives.write_positives)
+    four.add_argument("--batch", type=int, default=256, help="points of a batch (%(default)s)")
+    for some in (two, three, four):
         some.add_argument("--data", default=NAME, help="a data set (%(default)s)")
     return whole
 

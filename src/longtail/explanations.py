@@ -18,6 +18,7 @@ from longtail.data.dataset import Labels
 from longtail.data.tokens import WORD, Words
 from longtail.labels.propensity import bins
 from longtail.model import Model
+from longtail.parts import Query
 from longtail.scorers.lexical import LABELS, POINTS
 from longtail.search.inverted import Inverted
 
@@ -33,7 +34,7 @@ Score = Callable[[str], float]
 
 @dataclass(frozen=True)
 class Word:
-    """A word of the text, and what the score loses without it."""
+    """A word of the text, and what the score loses without it, or how much a label looks at it."""
 
     word: str
     score: float
@@ -73,6 +74,7 @@ class Explanation:
     points: tuple[Point, ...]
     label_texts: tuple[Neighbour, ...]
     neighbours: tuple[Neighbour, ...]
+    looked: tuple[Word, ...] = ()  # the words as they are read, with how much the label looks at each
 
     def to_dict(self) -> dict[str, Any]:
         """Turn into plain values."""
@@ -192,3 +194,14 @@ def carried(text: str, score: Score) -> tuple[Word, ...]:
 def name_of(labels: Labels, label: int) -> str:
     """Return the text of a label, or its number where labels have no texts."""
     return str(label) if labels.texts is None else labels.texts[label]
+
+
+def looked_at(model: Model, text: str, label: int) -> tuple[Word, ...]:
+    """Return the words of a text as they are read, with how much a label looks at each; only attention knows that."""
+    scorer: Any = model.vectors
+    while hasattr(scorer, "first"):
+        scorer = scorer.first
+    if not hasattr(scorer, "looks") or label >= len(scorer):
+        return ()
+    pieces, weights = scorer.looks(Query([text]), np.array([label]))
+    return tuple(Word(piece, round(float(weight), 4)) for piece, weight in zip(pieces, weights[0], strict=True))

@@ -26,7 +26,7 @@ from longtail.artefact import open_artefact
 from longtail.data.dataset import Labels
 from longtail.data.tokens import WORD
 from longtail.errors import DataError, LongtailError, ModelError
-from longtail.explanations import Explanation, Reasons, carried, name_of
+from longtail.explanations import Explanation, Reasons, carried, looked_at, name_of
 from longtail.labels.journal import Added, Change, Journal, Removed
 from longtail.model import Model, read_config, strings, verify_files
 from longtail.predictions import Groups, Predictor, Rules, predict
@@ -204,6 +204,7 @@ class Index:
             points=self._reasons.near_points(text, label),
             label_texts=self._reasons.near_labels(text, now.labels),
             neighbours=self._reasons.neighbours(label, now.labels),
+            looked=looked_at(model, text, label),
         )
 
     def explain(self, text: str, label: int) -> dict[str, Any]:

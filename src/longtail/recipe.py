@@ -32,6 +32,8 @@ RECIPES = {
     "dpr": "longtail.recipes.dual:dpr",
     "ance": "longtail.recipes.dual:ance",
     "lightxml": "longtail.recipes.lightxml:lightxml",
+    "attentionxml": "longtail.recipes.attentionxml:attentionxml",
+    "laroberta": "longtail.recipes.attentionxml:laroberta",
     "xmlcnn": "longtail.recipes.xmlcnn:xmlcnn",
     "knn": "longtail.recipes.knn:knn",
 }

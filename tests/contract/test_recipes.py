@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from small import FROM_TEXTS, NEED_TEXTS, SMALL, TRAINED, board, loops_of, networks, same, short, small
+from small import FROM_TEXTS, NEED_TEXTS, SMALL, TRAINED, WEIGHTS, board, loops_of, networks, same, short, small
 
 import longtail as lt
 from longtail.data.dataset import from_rows
@@ -53,7 +53,7 @@ def plain():
 
 
 def test_the_table_has_every_recipe():
-    assert set(SMALL) == set(RECIPES)
+    assert set(SMALL) == set(RECIPES) - WEIGHTS
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -100,7 +100,8 @@ def test_any_text_is_answered(name, fitted):
     top = fitted(name).predict(TEXTS, 3)
     assert top.labels.shape == (len(TEXTS), 3)
     assert np.isfinite(top.scores[top.labels >= 0]).all()
-    assert top.labels[0, 0] in (3, 21)
+    if name != "attentionxml":  # of one word all its labels see the same
+        assert top.labels[0, 0] in (3, 21)
     assert fitted(name).predict([], 3).labels.shape == (0, 3)
     assert fitted(name).predict(TEXTS[:1], 99).labels.shape == (1, 30)
 

@@ -283,6 +283,7 @@ def test_the_cnn_drops_entries_of_embeddings_in_training_alone():
 
 
 RETRIEVERS = ["astec", "decaf", "eclare", "siamesexml", "inceptionxml_plus", "inceptionxml_lf", "lightxml"]
+RETRIEVERS += ["attentionxml"]
 JOINED = ["unidec", "ngame"]
 
 
@@ -303,8 +304,9 @@ def test_a_trained_network_scores_as_its_scorer_does(name):
     for term, part in zip(terms, scorer.parts if name in JOINED else [scorer], strict=True):
         with torch.no_grad():
             scores = scores_of(term, network.tower(inputs, None), labels, step).numpy()
-        scale = math.exp(float(term.classifier.module.log_scale.detach())) if term.objective.classifier.cosine else 1.0
-        encoded = part.encoded(Query.of_inputs(inputs))
-        served = scale * (encoded @ part.store.take(slice(None)).T + part.store.bias)
+        cosine = term.objective.classifier.fields().get("cosine")
+        scale = math.exp(float(term.classifier.module.log_scale.detach())) if cosine else 1.0
+        rows, columns = np.repeat(np.arange(len(inputs)), 30), np.tile(labels, len(inputs))
+        served = scale * part.by_rows(Query.of_inputs(inputs), rows, columns).reshape(-1, 30)
         np.testing.assert_allclose(served, scores, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(network.vectors(inputs), scorer.tower.encode(Query.of_inputs(inputs)), atol=1e-6)

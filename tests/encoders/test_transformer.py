@@ -207,3 +207,65 @@ def test_minilm_brings_near_texts_together():
     vectors = frozen.encode(Query(["how to sort a list", "ordering the items of an array", "recipes for apple cake"]))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.2
+
+
+def attending(folder, name="laroberta", **more):
+    recipe = find_recipe(name).override("encoder", settings(folder, tokens=True, **more).dump())
+    for path, value in {"training.epochs": 2, "training.batch_size": 32, "classifier.layers": [8]}.items():
+        recipe = recipe.override(path, value)
+    return recipe
+
+
+def test_there_is_a_state_for_each_token(folder):
+    encoder = settings(folder, tokens=True)
+    tokenizer = encoder.tokenizer(None, None, None)
+    frozen = encoder.open({f"encoder.{name}": value for name, value in tokenizer.weights().items()}, tokenizer)
+    texts = ["", *corpus(20).texts.tolist()]
+    library = transformers.AutoModel.from_pretrained(folder).eval()
+    query = Query(texts)
+    states, mask = frozen.tokens(frozen.inputs(query))
+    assert not mask[0].any()
+    with torch.no_grad():
+        for text, own, there in zip(texts[1:], states[1:], mask[1:], strict=True):
+            ids = torch.tensor([tokenizer.tokenizer.encode(text).ids])
+            np.testing.assert_allclose(own[there], library(ids).last_hidden_state[0].numpy(), atol=1e-5)
+            assert frozen.pieces(Query([text])) == tokenizer.tokenizer.encode(text).tokens
+
+
+@pytest.mark.parametrize("more", ["", "+tailmix", "+tmix", "+ssmix", "+wordmix", "+hiddenmix"])
+def test_labels_look_at_tokens(folder, more, tmp_path):
+    train = corpus(60)
+    model = fit(attending(folder, f"laroberta{more}"), train)
+    model.save(tmp_path / "run")
+    loaded = Model.load(tmp_path / "run")
+    np.testing.assert_allclose(
+        loaded.predict(train.texts[:9], 5).scores, model.predict(train.texts[:9], 5).scores, atol=1e-4
+    )
+    pieces, weights = loaded.vectors.looks(Query([train.texts[0]]), np.array([0, 1]))
+    assert pieces[0] == "[CLS]" and weights.shape == (2, len(pieces))
+    np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-5)
+
+
+def test_tmix_goes_on_from_the_mixed_layer(folder):
+    """What the last layer gives is mixed there; what the first one gives is changed by the layers above."""
+    from longtail.encoders.towers.transformer import between_layers, hidden
+    from longtail.parts import Step
+
+    network = networks(attending(folder, "laroberta+tmix"), corpus(40))["training"]
+    tower, (mixer,) = network.tower, network.augmentations
+    inputs = network.points.inputs.take(np.arange(6))
+    tower.module.eval()
+    plain = tower(inputs, None).tokens
+    for depth in (0.5, 1.0):
+        step = Step(np.random.default_rng(0), 1.0, network, (mixer,))
+        mixer.apply("batch", network.points.take(np.arange(6)), step)
+        step.memory[mixer, "depth"] = depth
+        mixed = step.memory[mixer]
+        share, partners = torch.from_numpy(mixed.share)[:, None, None], torch.from_numpy(mixed.points)
+        with torch.no_grad(), between_layers(tower.module, step):
+            found = tower._states(tower.embed(inputs), tower(inputs, None).mask, together=True).tokens
+        expected = share * plain + (1 - share) * plain[partners]
+        assert torch.allclose(found, expected, atol=1e-5) == (depth == 1.0)
+    with torch.no_grad():
+        again = hidden(tower.module, tower.embed(inputs), tower(inputs, None).mask, tower.settings)
+    torch.testing.assert_close(again, plain, rtol=1e-4, atol=1e-5)

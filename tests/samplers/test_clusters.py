@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import board, networks, scores_of, short
+from small import Given, board, networks, scores_of, short
 
 import longtail as lt
 from longtail.encoders.heads import FrozenResidual, Residual
@@ -44,7 +44,7 @@ def retriever(seed: int, *, head: bool, top: int) -> ClusterRetriever:
 def test_candidates_are_the_labels_of_the_best_clusters(seed, head, top):
     clusters = retriever(seed, head=head, top=top)
     vectors = np.random.default_rng(seed + 1).normal(size=(4, 3)).astype(np.float32)
-    proposed = clusters.propose(vectors)
+    proposed = clusters.propose(vectors, Given)
     every = []
     for row, vector in enumerate(vectors):
         own = clusters.head(vector[None])[0] if head else vector
@@ -56,13 +56,13 @@ def test_candidates_are_the_labels_of_the_best_clusters(seed, head, top):
         assert proposed.indices[part].tolist() == expected
         np.testing.assert_allclose(proposed.data[part], scores[clusters.clusters.of[expected]], atol=1e-4)
     rows, labels = np.repeat(np.arange(4), 17), np.tile(np.arange(17), 4)
-    np.testing.assert_allclose(clusters.beyond(vectors, rows, labels), np.concatenate(every), atol=1e-4)
+    np.testing.assert_allclose(clusters.beyond(vectors, Given, rows, labels), np.concatenate(every), atol=1e-4)
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.25, 1.0])
 def test_labels_are_ranked_by_both_probabilities(weight):
     clusters = replace(retriever(0, head=True, top=3), weight=weight)
-    proposed = clusters.propose(np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32))
+    proposed = clusters.propose(np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32), Given)
     by_rows = np.random.default_rng(2).normal(0, 5, proposed.nnz).astype(np.float32)
     scores = clusters.combine(by_rows, proposed.data, proposed.indptr, np.ones(proposed.nnz, np.bool_))
     assert (scores <= 0).all()
@@ -126,7 +126,7 @@ def test_a_retriever_comes_back_and_a_damaged_one_does_not(head):
 
     assert np.array_equal(opened().scores(vectors), clusters.scores(vectors))
     assert opened(**{"clusters.weight": np.array([0.25])}).weight == 0.25 and not opened().undecided
-    assert opened().propose(vectors).indices.tolist() == clusters.propose(vectors).indices.tolist()
+    assert opened().propose(vectors, Given).indices.tolist() == clusters.propose(vectors, Given).indices.tolist()
     of = arrays["clusters.of"]
     for wrong in (of + 9, of - 1, np.zeros(17, np.int32), of[None]):
         with pytest.raises(ModelError, match="clusters of the model are damaged"):
@@ -140,7 +140,7 @@ def test_the_best_cluster_is_measured():
     labels = [int(np.flatnonzero(clusters.clusters.of == cluster)[0]) for cluster in best]
     labels[0] = int(np.flatnonzero(clusters.clusters.of != best[0])[0])
     targets = label_matrix(np.arange(7), np.array(labels), (6, 17))
-    assert clusters.metrics(vectors, targets) == {"meta P@1": pytest.approx(100 * 5 / 6)}
+    assert clusters.metrics(vectors, Given, targets) == {"meta P@1": pytest.approx(100 * 5 / 6)}
 
 
 def test_an_objective_over_clusters_is_needed():

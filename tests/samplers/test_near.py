@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import board, networks, short
+from small import Given, board, networks, short
 
 import longtail as lt
 from longtail.errors import ModelError, RecipeError
@@ -35,7 +35,7 @@ def unit(rows):
 def test_candidates_by_the_slow_formula(seed):
     near = retriever(seed, keep=8, neighbours=3, gamma=0.2)
     queries = np.random.default_rng(seed + 1).normal(size=(3, 5)).astype(np.float32)
-    proposed = near.propose(queries)
+    proposed = near.propose(queries, Given)
     assert proposed.has_sorted_indices
     dense = near.targets.toarray()
     for row, query in enumerate(unit(queries)):
@@ -54,11 +54,11 @@ def test_candidates_by_the_slow_formula(seed):
 def test_what_is_not_proposed_has_the_similarity_to_its_centroid(seed):
     near = retriever(seed, keep=3, neighbours=2, gamma=0.2)
     queries = np.random.default_rng(seed + 1).normal(size=(3, 5)).astype(np.float32)
-    proposed = near.propose(queries)
+    proposed = near.propose(queries, Given)
     assert (np.diff(proposed.indptr) <= 3).all()
     rows, labels = np.nonzero(proposed.toarray() == 0)
     expected = 0.8 * (unit(queries) @ near.centroids.T)[rows, labels]
-    np.testing.assert_allclose(near.beyond(queries, rows, labels), expected, atol=1e-5)
+    np.testing.assert_allclose(near.beyond(queries, Given, rows, labels), expected, atol=1e-5)
 
 
 def test_centroids_are_mean_directions():
@@ -77,7 +77,7 @@ def test_centroids_are_mean_directions():
 @pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
 def test_scores_are_mixed_after_a_sigmoid_and_by_the_largest(beta):
     near = retriever(0, keep=8, beta=beta)
-    proposed = near.propose(np.random.default_rng(2).normal(size=(4, 5)).astype(np.float32))
+    proposed = near.propose(np.random.default_rng(2).normal(size=(4, 5)).astype(np.float32), Given)
     logits = np.random.default_rng(3).normal(size=proposed.nnz).astype(np.float32)
     mixed = near.combine(logits, proposed.data, proposed.indptr, np.ones(proposed.nnz, np.bool_))
     for row in range(4):
@@ -89,7 +89,7 @@ def test_scores_are_mixed_after_a_sigmoid_and_by_the_largest(beta):
 @pytest.mark.parametrize("beta", [0.1, 1.0])
 def test_cosines_of_rows_become_probabilities_by_their_distance_from_one(beta):
     near = retriever(0, keep=8, beta=beta)
-    proposed = near.propose(np.random.default_rng(2).normal(size=(4, 5)).astype(np.float32))
+    proposed = near.propose(np.random.default_rng(2).normal(size=(4, 5)).astype(np.float32), Given)
     cosines = np.random.default_rng(3).uniform(-1, 1, proposed.nnz).astype(np.float32)
     mixed = near.combine(cosines, proposed.data, proposed.indptr, np.ones(proposed.nnz, np.bool_), cosine=True)
     for row in range(4):
@@ -112,14 +112,14 @@ def with_texts(seed: int) -> tuple[NearRetriever, np.ndarray, np.ndarray]:
 
 def test_similarities_to_points_and_to_texts_add_up():
     both, query, expected = with_texts(0)
-    found = both.beyond(query, np.zeros(8, np.int64), np.arange(8))
+    found = both.beyond(query, Given, np.zeros(8, np.int64), np.arange(8))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_similarities_to_points_and_to_texts_add_up_where_labels_are_proposed():
     both, query, expected = with_texts(0)
     kept = np.argsort(-expected)[:6]  # three quarters of what is kept
-    np.testing.assert_allclose(both.propose(query).toarray()[0, kept], expected[kept], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(both.propose(query, Given).toarray()[0, kept], expected[kept], rtol=1e-4, atol=1e-5)
 
 
 def test_labels_are_near_by_texts_and_by_those_of_their_neighbours():
@@ -150,17 +150,17 @@ def test_a_crowded_label_is_near_if_one_of_its_centroids_is(monkeypatch):
     expected = np.array(
         [[max(near.centroids[near.label_of == label] @ query) for label in range(3)] for query in unit(queries)]
     )
-    np.testing.assert_allclose(near.beyond(queries, every, labels), expected.ravel(), rtol=1e-4, atol=1e-5)
-    assert near.beyond(queries, every[:0], labels[:0]).shape == (0,)
-    proposed = near.propose(queries).toarray()
+    np.testing.assert_allclose(near.beyond(queries, Given, every, labels), expected.ravel(), rtol=1e-4, atol=1e-5)
+    assert near.beyond(queries, Given, every[:0], labels[:0]).shape == (0,)
+    proposed = near.propose(queries, Given).toarray()
     for row in range(4):
         best = np.argmax(expected[row])
         assert proposed[row, best] == pytest.approx(expected[row, best], rel=1e-4)
     single = NearRetriever.build(vectors, targets, beta=0.5, gamma=0.0)
     assert single.label_of.tolist() == [0, 1, 2]
-    assert expected[0, 0] >= single.beyond(queries[:1], np.zeros(1, int), np.zeros(1, int))[0] - 0.2
+    assert expected[0, 0] >= single.beyond(queries[:1], Given, np.zeros(1, int), np.zeros(1, int))[0] - 0.2
     opened = Near(gamma=0.0, num_candidates=3).open(near.arrays(), 6)
-    np.testing.assert_array_equal(opened.propose(queries).toarray(), proposed)
+    np.testing.assert_array_equal(opened.propose(queries, Given).toarray(), proposed)
     for wrong in (near.label_of[::-1], near.label_of[:-1], np.zeros(5, np.int32), np.array([0, 0, 1, 1, 1], np.int32)):
         with pytest.raises(ModelError, match="near in the model"):
             Near().open(near.arrays() | {"near.labels": wrong}, 6)
@@ -180,7 +180,7 @@ def test_rows_without_candidates_are_no_trouble():
     near = retriever(0, keep=8)
     nothing = np.zeros(0, np.float32)
     assert near.combine(nothing, nothing, np.zeros(3, np.int64), np.zeros(0, np.bool_)).shape == (0,)
-    proposed = near.propose(np.ones((1, 5), np.float32))
+    proposed = near.propose(np.ones((1, 5), np.float32), Given)
     starts = np.array([0, 0, proposed.nnz, proposed.nnz])  # the first and the last text have none
     logits = np.ones(proposed.nnz, np.float32)
     expected = near.combine(logits, proposed.data, proposed.indptr, np.ones(proposed.nnz, np.bool_))
@@ -194,7 +194,7 @@ def test_a_retriever_comes_back():
     near = retriever(1, keep=5, neighbours=4, gamma=0.3, beta=0.7)
     opened = settings_of.open(near.arrays(), 8)
     queries = np.eye(5, dtype=np.float32)
-    assert np.array_equal(opened.propose(queries).toarray(), near.propose(queries).toarray())
+    assert np.array_equal(opened.propose(queries, Given).toarray(), near.propose(queries, Given).toarray())
     assert opened.beta == 0.7 and not opened.undecided
 
 
@@ -227,7 +227,7 @@ def test_mined_labels_are_near_and_wrong():
     assert mined.nnz > 0
     assert mined.multiply(targets > 0).nnz == 0
     assert (np.diff(mined.indptr) > 0).mean() > 0.9
-    proposed = sampler.first.propose(network.vectors(network.points.inputs))
+    proposed = sampler.first.propose(network.vectors(network.points.inputs), Given)
     wrong = np.where(targets.toarray() > 0, -np.inf, np.where(proposed.toarray() != 0, proposed.toarray(), -np.inf))
     for row in range(0, mined.shape[0], 9):
         own = mined.indices[mined.indptr[row] : mined.indptr[row + 1]]

@@ -54,7 +54,7 @@ def sigmoid(values):
 def combined(scorer: VectorScorer, text: str) -> dict[int, float]:
     """Score what the retriever proposes the slow way: label rows and similarity, mixed by beta."""
     retriever, vectors = scorer.retriever, scorer.tower.encode(Query([text]))
-    own = retriever.propose(vectors)
+    own = retriever.propose(Query([text]), scorer.tower)
     by_rows = (scorer.project(vectors) @ scorer.store.take(slice(None)).T + scorer.store.bias)[0, own.indices]
     rows, near = sigmoid(by_rows), sigmoid(own.data)
     scores = retriever.beta * rows / rows.max() + (1 - retriever.beta) * near / near.max()

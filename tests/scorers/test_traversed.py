@@ -72,7 +72,7 @@ def test_a_neighbour_comes_up_that_was_not_proposed():
     scorer = traversed(3, share=0.9, depth=1)
     query = Query(TEXTS[:1])
     best = int(scorer.first.top_one(query, 1)[0][0])
-    proposed = scorer.first.retriever.propose(scorer.first.tower.encode(query)).indices
+    proposed = scorer.first.retriever.propose(query, scorer.first.tower).indices
     hidden = int(np.setdiff1d(np.arange(LABELS), proposed)[0])
     graph = np.eye(LABELS, dtype=np.float32)
     graph[best, hidden] = 5

@@ -95,7 +95,7 @@ def test_pairs_are_entries_of_the_whole_product():
 def test_a_retriever_proposes_and_has_a_say_in_the_scores(beta):
     scorer = with_near(vector_scorer(3, 9, layer=True, cosine=False), 1, keep=4, beta=beta)
     texts = TEXTS[:4]
-    own = scorer.retriever.propose(scorer.tower.encode(Query(texts)))
+    own = scorer.retriever.propose(Query(texts), scorer.tower)
     expected = np.full(own.shape, -np.inf)
     for row, by_rows in enumerate(product(scorer, texts)):
         labels = own.indices[own.indptr[row] : own.indptr[row + 1]]
@@ -115,7 +115,7 @@ def test_pairs_that_are_not_proposed_are_scored_by_their_centroids():
     scorer = with_near(vector_scorer(3, 9, layer=False, cosine=False), 1, keep=3, beta=0.0)
     query = Query(TEXTS[:1])
     vectors = scorer.tower.encode(query)
-    own = scorer.retriever.propose(vectors)
+    own = scorer.retriever.propose(query, scorer.tower)
     others = np.setdiff1d(np.arange(9), own.indices)
     scores = scorer.pairs(query, np.zeros(9, np.int64), np.arange(9))
     near = np.empty(9)

@@ -69,7 +69,7 @@ def test_a_log_has_each_epoch_once_whatever_was_killed(tmp_path):
 
 
 def test_any_metric_of_a_retriever_gets_a_column(tmp_path):
-    with patch.object(ClusterRetriever, "metrics", lambda _self, vectors, targets: {"points seen": len(vectors)}):
+    with patch.object(ClusterRetriever, "metrics", lambda _self, query, _tower, targets: {"points seen": len(query)}):
         lt.fit(short("inceptionxml_plus", training__curves=True), board(), scratch=tmp_path)
     lines = lines_of(tmp_path)
     assert list(lines[0]) == [*FIXED, "P@1+3+5", "P@1", "points seen"]
@@ -94,8 +94,8 @@ def test_the_log_of_a_resumed_run_is_that_of_an_unbroken_one(step, tmp_path):
     recipe = short("inceptionxml_plus", training__curves=True, training__epochs=4, training__save_seconds=0)
     real = ClusterRetriever.metrics
 
-    def metrics(self, vectors, targets):
-        return real(self, vectors, targets) | {"recall of clusters": 50.0}
+    def metrics(self, query, tower, targets):
+        return real(self, query, tower, targets) | {"recall of clusters": 50.0}
 
     def columns(folder):
         # Times differ, and the loss of an epoch is the mean of the steps that this process made.

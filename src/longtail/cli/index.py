@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -10,9 +12,17 @@ import typer
 from longtail.cli.console import emit, progress, say, table
 from longtail.cli.models import Json, Run
 from longtail.errors import DataError
+from longtail.files import whole_file
 
 if TYPE_CHECKING:
-    from longtail.explanations import Explanation
+    from longtail.explanations import Explanation, Word
+    from longtail.index import Index
+
+SHADES = (0, 230, 229, 222, 215, 208)  # colours of a terminal, pale to strong
+STYLE = """<style>
+body { font: 1rem/1.7 system-ui, sans-serif; max-width: 48rem; margin: 2rem auto; padding: 0 1rem }
+mark { background: rgb(255 150 0 / calc(var(--share) * 0.8)); color: inherit; border-radius: .2rem; padding: 0 .1rem }
+</style>"""
 
 
 def register(app: typer.Typer) -> None:
@@ -59,9 +69,13 @@ def explain(
     label: Annotated[
         str | None, typer.Option("--label", "-l", help="A label: its id, raw id or text; the best one by default.")
     ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write what labels look at into this page (attentionxml).")] = None,
     json: Json = False,
 ) -> None:
-    """Explain why a text gets a label: words, nearest training points and label texts, neighbours, head or tail."""
+    """Explain why a text gets a label: words, nearest training points and label texts, neighbours, head or tail.
+
+    Where each label looks at its own words (attentionxml, laroberta), those are marked for the five best labels.
+    """
     from longtail.index import Index
     from longtail.labels.lookup import find_label
 
@@ -76,10 +90,57 @@ def explain(
     else:
         label_id = find_label(index.labels, label)
     explanation = index.explanation(text, label_id)
+    marked = marks(index, text, label_id) if explanation.looked else []
+    if html is not None:
+        if not marked:
+            raise DataError(
+                "this model does not say what its labels look at", remedy="train attentionxml or laroberta for --html"
+            )
+        with whole_file(html) as partial:
+            partial.write_text(marked_page(text, marked), encoding="utf-8")
+        say(f"wrote {html}")
     if json:
         emit(explanation.to_dict())
     else:
         show(explanation)
+        show_marks(marked)
+
+
+def marks(index: Index, text: str, label: int, most: int = 5) -> list[tuple[str, tuple[Word, ...]]]:
+    """Return what a label and the best others look at."""
+    from longtail.explanations import looked_at, name_of
+
+    best = [label, *(int(other) for other in index.predict([text], most).labels[0] if other not in (-1, label))]
+    found = [(name_of(index.labels, one), looked_at(index.model, text, one)) for one in best[:most]]
+    return [(name, words) for name, words in found if words]
+
+
+def show_marks(marked: list[tuple[str, tuple[Word, ...]]]) -> None:
+    """Print the text for each label, with the words that it looks at in colour, and the three that it looks at most."""
+    for name, words in marked:
+        largest = max(word.score for word in words) or 1
+        shades = [round(5 * word.score / largest) for word in words]
+        line = " ".join(
+            typer.style(word.word, fg="black", bg=SHADES[shade]) if shade else word.word
+            for word, shade in zip(words, shades, strict=True)
+        )
+        most = sorted(words, key=lambda word: -word.score)[:3]
+        typer.echo(f"\n{name} looks at " + ", ".join(f"{word.word} {word.score:.0%}" for word in most))
+        typer.echo(line)
+
+
+def marked_page(text: str, marked: list[tuple[str, tuple[Word, ...]]]) -> str:
+    """Write a page with the text for each label, the words that it looks at marked."""
+    lines = ["<!doctype html>", '<html lang="en"><meta charset="utf-8"><title>What labels look at</title>', STYLE]
+    lines += [f"<h1>{escape(text[:80])}</h1>"]
+    for name, words in marked:
+        largest = max(word.score for word in words) or 1
+        spans = " ".join(
+            f'<mark style="--share:{word.score / largest:.2f}" title="{word.score:.1%}">{escape(word.word)}</mark>'
+            for word in words
+        )
+        lines += [f"<h2>{escape(name)}</h2>", f"<p>{spans}</p>"]
+    return "\n".join([*lines, "</html>", ""])
 
 
 def show(explanation: Explanation) -> None:

@@ -150,7 +150,7 @@ class FrozenOrdered(FrozenSequence):
         if wrong:
             raise ModelError(f"the layers of the encoder do not fit its settings ({sorted(wrong)[0]}); train again")
         layers.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in given.items()})
-        return layers.eval()
+        return layers.eval().requires_grad_(False)
 
     def ids(self, texts: Sequence[str]) -> NDArray[np.int32]:
         """Turn texts into word ids."""

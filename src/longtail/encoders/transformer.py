@@ -34,10 +34,12 @@ class Transformer(Encoder):
     """Settings of the encoder: `model` is a folder, a hub id with the commit `revision`, or minilm, a package.
 
     Where a step encodes more than `chunk` texts, it keeps none of the layers but computes them again on the way back, a
-    few texts at a time (gradient caching): memory does not grow with the pool. `learning_rate` is its own.
+    few texts at a time (gradient caching): memory does not grow with the pool. `learning_rate` is its own. `tokens`
+    gives a state for each token too, for classifiers that look at words.
     """
 
     part: ClassVar[str] = "transformer"
+    frame: ClassVar[int] = 1
     model: str = MINILM
     revision: str | None = None
     dim: int = Field(default=384, ge=1, le=8192)  # of its states
@@ -47,6 +49,12 @@ class Transformer(Encoder):
     dropout: float = Field(default=0.1, ge=0, lt=1)  # behind the pooling
     chunk: int = Field(default=512, ge=1)
     learning_rate: float = Field(default=1e-4, gt=0)
+    tokens: bool = False
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether there is a state for each token."""
+        return self.tokens
 
     @property
     def width(self) -> int:
@@ -103,7 +111,8 @@ class Transformer(Encoder):
     def cost(self, sizes: Sizes) -> Cost:
         """Count the weights of six layers and of tokens with their moments, and what a chunk keeps for its way back."""
         weights = 4.0 * (72 * self.dim**2 + 30_000 * self.dim)
-        cells = 4.0 * self.chunk * self.max_tokens * self.dim * 6 * 34
+        texts = min(self.chunk, sizes.batch_size) if self.tokens else self.chunk  # label texts only without states
+        cells = 4.0 * texts * self.max_tokens * self.dim * 6 * 34
         seconds = 4 * 2.0 * 72 * self.dim**2 * self.max_tokens / FLOPS * sizes.passes * sizes.points
         return Cost(5 * weights + cells, weights, seconds)
 
@@ -133,6 +142,17 @@ class FrozenTransformer(FrozenSequence):
         from longtail.encoders.towers.transformer import encode  # noqa: PLC0415  (torch)
 
         return encode(self.layers, ids, self.settings)
+
+    def tokens(self, inputs: Ordered) -> tuple[Floats, NDArray[np.bool_]]:
+        """Return a state for each token, (N, T, D), and which tokens there are."""
+        from longtail.encoders.towers.transformer import encode_tokens  # noqa: PLC0415  (torch)
+
+        return encode_tokens(self.layers, inputs.ids, self.settings)
+
+    def pieces(self, query: Query) -> list[str]:
+        """Return the tokens of the only text as they are read."""
+        ids = self.inputs(query).ids[0]
+        return self.tokenizer.vocabulary.take(ids[ids > 0] - 1).tolist()
 
     def sums(self, query: Query) -> Floats:
         """Refuse: there is no table of words."""

@@ -39,16 +39,19 @@ from longtail.parts.serving import (
     Query,
     Retriever,
     Scorer,
+    TokenTower,
     below,
 )
 from longtail.parts.trained import (
     DRAWN,
+    TARGETS,
     Batch,
     BuiltClassifier,
     BuiltHead,
     BuiltOrder,
     BuiltSampler,
     Candidates,
+    Contexts,
     Factors,
     Fit,
     Inputs,
@@ -69,6 +72,7 @@ from longtail.parts.trained import (
 
 __all__ = [
     "DRAWN",
+    "TARGETS",
     "Arrays",
     "Augmentation",
     "Batch",
@@ -79,6 +83,7 @@ __all__ = [
     "BuiltSampler",
     "Candidates",
     "Classifier",
+    "Contexts",
     "Encoder",
     "Factors",
     "Fit",
@@ -106,6 +111,7 @@ __all__ = [
     "Step",
     "Table",
     "TextsAs",
+    "TokenTower",
     "Tokenizer",
     "Tower",
     "Voice",

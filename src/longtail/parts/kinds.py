@@ -44,11 +44,17 @@ class Encoder(Part):
     min_batch: ClassVar[int] = 1  # points that a batch must have
     sums_words: ClassVar[bool] = False  # whether vectors are sums of the table "words", so that rows can start there
     has_words: ClassVar[bool] = False  # whether there is a table "words" that texts of labels can be sums of
+    frame: ClassVar[int] = 0  # tokens of its own before and behind every text
 
     @property
     @abstractmethod
     def width(self) -> int:
         """The dimension of the vectors."""
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether there is a state for each word, for classifiers that look at words."""
+        return False
 
     @property
     def own_rate(self) -> float | None:
@@ -100,6 +106,7 @@ class Sampler(Part):
     """Which labels a batch is scored against."""
 
     scores_probabilities: ClassVar[bool] = False  # whether served scores are logarithms of probabilities
+    has_levels: ClassVar[bool] = False  # whether it needs the levels of a tree, which a stage trains
 
     @abstractmethod
     def build(self, network: Network) -> BuiltSampler:
@@ -117,6 +124,7 @@ class Classifier(Part):
     """Vectors and labels to scores."""
 
     has_factors: ClassVar[bool] = False  # whether scores are products, whose factors it gives
+    hands_down: ClassVar[bool] = False  # whether its layers start from those that score something else
 
     def in_width(self, encoder: Any) -> int | None:
         """Return the dimension that the vectors of points must have; None: any."""

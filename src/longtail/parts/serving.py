@@ -89,6 +89,19 @@ class FrozenTower(Protocol):
         """Name the arrays for a model file."""
 
 
+class TokenTower(FrozenTower, Protocol):
+    """An encoder that has a state for each word too, as it is served."""
+
+    def inputs(self, query: Query) -> Any:
+        """Turn texts into numbers."""
+
+    def tokens(self, inputs: Any) -> tuple[Floats, NDArray[np.bool_]]:
+        """Return a state for each word, (N, T, D), and which words there are."""
+
+    def pieces(self, query: Query) -> list[str]:
+        """Return the words of the only text as they are read."""
+
+
 class FrozenHead(Protocol):
     """A head as it is served."""
 
@@ -105,10 +118,10 @@ class FrozenHead(Protocol):
 class Retriever(Protocol):
     """Proposes labels for a query and has a say in their scores."""
 
-    def propose(self, vectors: Floats) -> sp.csr_array:
-        """List candidates of encoded texts (N, L), columns ascending; entries are scores of its own."""
+    def propose(self, query: Query, tower: FrozenTower) -> sp.csr_array:
+        """List candidates of texts (N, L), columns ascending; entries are scores of its own."""
 
-    def beyond(self, vectors: Floats, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
+    def beyond(self, query: Query, tower: FrozenTower, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
         """Return its own scores of pairs that it does not propose: text rows[i] with labels[i]."""
 
     def combine(
@@ -128,8 +141,8 @@ class Retriever(Protocol):
     def choose(self, scorer: Any, quality: Callable[[Any], float]) -> Retriever:
         """Settle what validation points decide; `quality` measures a scorer on them."""
 
-    def metrics(self, vectors: Floats, targets: LabelMatrix) -> dict[str, float]:
-        """Measure the proposals for encoded validation points."""
+    def metrics(self, query: Query, tower: FrozenTower, targets: LabelMatrix) -> dict[str, float]:
+        """Measure the proposals for validation points."""
 
     def operations(self, labels: int, dim: int) -> tuple[int, int]:
         """Count the operations of one proposal, and the labels that are scored then."""

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
     from longtail.parts.kinds import Encoder
 
-Place = Literal["dataset", "words", "batch", "embeddings", "states", "contexts"]
+Place = Literal["dataset", "words", "batch", "candidates", "embeddings", "layers", "states", "contexts", "hidden"]
 TextsAs = Literal["tower", "head", "words"]  # up to the head, through it as points go, or as sums of word vectors
 Replace = Callable[[NDArray[Any]], NDArray[Any]]
 DRAWN = "drawn"  # where a step remembers the labels that its points were drawn for
+TARGETS = "targets"  # where it keeps what the scores of labels should be while they are computed: (B, K)
 
 
 class Inputs(Protocol):
@@ -119,6 +120,33 @@ class States:
         """Cut the way back to the tower."""
         tokens = None if self.tokens is None else self.tokens.detach()
         return States(self.pooled.detach(), tokens, self.mask)
+
+
+@dataclass(frozen=True, eq=False)
+class Contexts:
+    """What the labels of a step see of its texts; augmentations act on it.
+
+    The context of a label is the sum of states by the weights of its words. Contexts of one text are mixed by mixing
+    their weights; those of different texts by `share` and `partners`.
+    """
+
+    labels: NDArray[np.int64]  # (K,)
+    weights: Tensor  # (B, K, T)
+    states: Tensor  # (B, T, D)
+    share: Tensor | None = None  # (B,) what stays of a text's own contexts
+    partners: Tensor | None = None  # (B,) places in the batch
+
+    def vectors(self, rows: Tensor, places: Tensor) -> Tensor:
+        """Return the contexts of texts `rows` and of labels at `places` (P, M): (P, M, D)."""
+        return self.weights[rows[:, None], places] @ self.states[rows]
+
+    def through(self, layer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Pass all contexts through a linear layer: (B, K, M)."""
+        out = self.weights @ layer(self.states)
+        if self.share is None or self.partners is None:
+            return out
+        share = self.share[:, None, None]
+        return share * out + (1 - share) * out[self.partners]
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,6 +244,9 @@ class Table(Protocol):
     def step(self, learning_rate: float, number: int) -> None:
         """Apply the gradients of the rows that were gathered; `number` counts the steps from one."""
 
+    def gradients(self) -> list[Tensor]:
+        """Return the gradients of this step, as they are kept."""
+
     def finish(self) -> None:
         """Forget what only training needs."""
 
@@ -258,6 +289,9 @@ class Network(Protocol):
 
     def over(self, name: str) -> Any:
         """Return the objective over something else than labels."""
+
+    def saliency(self, batch: Batch, draw: np.random.Generator) -> Floats:
+        """Return how much the loss of a batch depends on each word: (B, T), the most of each text is one."""
 
     def scorer(self) -> Scorer:
         """Return what was learnt so far, as it would be served."""
@@ -374,4 +408,4 @@ class Prepared(Protocol):
         """The places at which it is called."""
 
     def apply(self, place: Place, value: Any, step: Step) -> Any:
-        """Change what is at a place: a batch, embeddings (B, …), states or contexts."""
+        """Change what is at a place: a batch, its candidates, embeddings (B, …), states, contexts and so on."""

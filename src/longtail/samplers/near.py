@@ -86,7 +86,7 @@ class BuiltNear(BuiltPool):
         blocks = []
         for start in range(0, len(vectors), CHUNK):
             some = slice(start, start + CHUNK)
-            wrong = without(self.first.propose(vectors[some]), points.targets[some] + points.excluded[some])
+            wrong = without(self.first.near(vectors[some]), points.targets[some] + points.excluded[some])
             blocks.append(best_entries(wrong, settings.mined))
         self.mined = sp.csr_array(sp.vstack(blocks))
 

@@ -17,7 +17,7 @@ from scipy.special import log_expit
 
 from longtail.errors import ModelError
 from longtail.labels.tree import Clusters
-from longtail.parts import Arrays, FrozenHead
+from longtail.parts import Arrays, FrozenHead, FrozenTower, Query
 from longtail.types import Floats, LabelMatrix, contains, rows_of
 
 WEIGHTS = (0.0, 0.25, 0.5, 1.0)  # of clusters, that validation points choose from
@@ -48,9 +48,9 @@ class ClusterRetriever:
         top = min(self.top, len(self.rows))
         return np.argpartition(-scores, top - 1, axis=1)[:, :top]
 
-    def propose(self, vectors: Floats) -> sp.csr_array:
-        """List the labels of the best clusters of each vector (N, L); entries are the scores of their clusters."""
-        scores = self.scores(vectors)
+    def propose(self, query: Query, tower: FrozenTower) -> sp.csr_array:
+        """List the labels of the best clusters of each text (N, L); entries are the scores of their clusters."""
+        scores = self.scores(tower.encode(query))
         chosen = self._best(scores)
         labels = self.clusters.labels_of(chosen)
         of_labels = np.take_along_axis(scores, self.clusters.of[labels].astype(np.int64), axis=1)
@@ -58,8 +58,9 @@ class ClusterRetriever:
         proposed.sort_indices()
         return proposed
 
-    def beyond(self, vectors: Floats, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
+    def beyond(self, query: Query, tower: FrozenTower, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
         """Return the scores of the clusters of labels that are not proposed."""
+        vectors = tower.encode(query)
         clusters, projected = self.clusters.of[labels], self.head(vectors) if self.head else vectors
         products = np.einsum("pd,pd->p", projected[rows], self.rows[clusters])
         return np.asarray(products + self.bias[clusters], np.float32)
@@ -84,9 +85,9 @@ class ClusterRetriever:
             return self
         return replace(self, weight=max(WEIGHTS, key=lambda weight: quality(scorer.led(replace(self, weight=weight)))))
 
-    def metrics(self, vectors: Floats, targets: LabelMatrix) -> dict[str, float]:
+    def metrics(self, query: Query, tower: FrozenTower, targets: LabelMatrix) -> dict[str, float]:
         """Return how often the best cluster holds a positive."""
-        best = self.scores(vectors).argmax(axis=1)
+        best = self.scores(tower.encode(query)).argmax(axis=1)
         right = contains(self.clusters.targets(targets), best[:, None].astype(np.int32))
         return {"meta P@1": 100 * float(right.mean())}
 

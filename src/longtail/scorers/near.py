@@ -20,7 +20,7 @@ from longtail.errors import ModelError
 from longtail.files import matrix_arrays, matrix_of
 from longtail.labels.blocks import assembled, edge_rows
 from longtail.labels.tree import clusters
-from longtail.parts import Arrays
+from longtail.parts import Arrays, FrozenTower, Query
 from longtail.search.exact import largest, unit
 from longtail.search.nearest import Find, Hits, among
 from longtail.types import Floats, Ints, LabelMatrix, rows_of
@@ -61,8 +61,12 @@ class NearRetriever:
         lengths = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return cls(rows, label_of, vectors / lengths, targets, BETA if beta is None else beta, beta is None, **settings)
 
-    def propose(self, vectors: Floats) -> sp.csr_array:
-        """List what is near each vector (N, L); entries are the fused similarities."""
+    def propose(self, query: Query, tower: FrozenTower) -> sp.csr_array:
+        """List what is near each text (N, L); entries are the fused similarities."""
+        return self.near(tower.encode(query))
+
+    def near(self, vectors: Floats) -> sp.csr_array:
+        """List what is near each vector (N, L)."""
         keep = min(self.keep, self.targets.shape[1])
         # Fewer labels than are kept: with a small gamma, labels that only points bring would otherwise never get in.
         by_label = self._labels(unit(vectors), max(1, round(0.75 * keep)))
@@ -82,8 +86,9 @@ class NearRetriever:
         """Finds the nearest points."""
         return among(self.points)
 
-    def beyond(self, vectors: Floats, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
+    def beyond(self, query: Query, tower: FrozenTower, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
         """Return the similarity to the centroids of labels that are not proposed; no near point has them."""
+        vectors = tower.encode(query)
         starts = np.searchsorted(self.label_of, np.append(labels, self.targets.shape[1]))[:-1]
         sizes = np.searchsorted(self.label_of, labels, "right") - starts
         pairs = np.repeat(np.arange(len(labels)), sizes)  # one for each centroid
@@ -116,7 +121,7 @@ class NearRetriever:
         best = max(BETAS, key=lambda beta: quality(scorer.led(replace(self, beta=float(beta)))))
         return replace(self, beta=float(best))
 
-    def metrics(self, vectors: Floats, targets: LabelMatrix) -> dict[str, float]:
+    def metrics(self, query: Query, tower: FrozenTower, targets: LabelMatrix) -> dict[str, float]:
         """Measure nothing: there is nothing that is trained."""
         return {}
 

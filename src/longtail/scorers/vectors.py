@@ -142,9 +142,17 @@ class VectorScorer:
             best = best_of(self.proposed(query), k)
             found = answered(self.tower.encode(query), best.labels, best.scores)
         else:
-            found = answered(self.tower.encode(query), *self.store.search(self.encoded(query), k))
+            found = answered(self.tower.encode(query), *self.search(query, k))
         labels[:, : found[0].shape[1]], scores[:, : found[1].shape[1]] = found
         return labels, scores
+
+    def search(self, query: Query, k: int) -> tuple[Ints, Floats]:
+        """Find the k best of all labels for each text."""
+        return self.store.search(self.encoded(query), k)
+
+    def by_rows(self, query: Query, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
+        """Score pairs by label vectors alone: text rows[i] with labels[i]; rows ascend."""
+        return self.store.pairs(self.encoded(query), rows, labels)
 
     def proposed(self, query: Query) -> sp.csr_array:
         """Score what the retriever proposes: (N, L)."""
@@ -155,8 +163,8 @@ class VectorScorer:
         """Return what the retriever proposes (N, L), with scores of its own, and the scores of label rows."""
 
         def compute() -> tuple[sp.csr_array, Floats]:
-            own = self._retriever.propose(self.tower.encode(query))
-            return own, self.store.pairs(self.encoded(query), edge_rows(own), own.indices)
+            own = self._retriever.propose(query, self.tower)
+            return own, self.by_rows(query, edge_rows(own), own.indices)
 
         pairs: tuple[sp.csr_array, Floats] = query.once(self, "own", compute)
         return pairs
@@ -178,7 +186,7 @@ class VectorScorer:
     def pairs(self, query: Query, rows: NDArray[Any], labels: NDArray[Any]) -> Floats:
         """Score pairs: text rows[i] with labels[i]; rows ascend."""
         if self.retriever is None:
-            return self.store.pairs(self.encoded(query), rows, labels)
+            return self.by_rows(query, rows, labels)
         width, (own, by_rows) = len(self), self._own(query)
         known, wanted = edge_rows(own) * width + own.indices, rows * width + labels
         fresh = np.setdiff1d(wanted, known)  # pairs that are not proposed
@@ -186,9 +194,9 @@ class VectorScorer:
         keys = np.concatenate([known, fresh])
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
-        beyond = self.retriever.beyond(self.tower.encode(query), of_query, of_label)
+        beyond = self.retriever.beyond(query, self.tower, of_query, of_label)
         data = np.concatenate([own.data, beyond]).astype(np.float32)[order]
-        all_rows = np.concatenate([by_rows, self.store.pairs(self.encoded(query), of_query, of_label)])[order]
+        all_rows = np.concatenate([by_rows, self.by_rows(query, of_query, of_label)])[order]
         starts = np.searchsorted(keys, np.arange(len(query) + 1) * width)
         both = sp.csr_array((data, keys % width, starts), shape=own.shape)
         scores: Floats = self._combined(query, both, all_rows, order < own.nnz).data[np.searchsorted(keys, wanted)]

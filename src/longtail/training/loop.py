@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from longtail.errors import ResourceError
 from longtail.machine import keep_freed_memory, release_freed_memory
@@ -26,6 +27,7 @@ from longtail.training.settings import LoopSettings
 from longtail.training.tables import Adam
 
 Validate = Callable[[], dict[str, float]]
+NORMS = 5  # lengths of gradients that a longer one is compared with
 
 
 def run_loop(
@@ -57,6 +59,8 @@ class Loop:
         self.total = self.epochs * self.per_epoch
         self.optimizer = Adam(network.dense.parameters(), self._scales())
         self.best, self.stale, self.kept = -math.inf, 0, dict[str, NDArray[Any]]()
+        self.norms = deque[float](maxlen=NORMS)
+        self.averaged, self.averages = 0, dict[str, Tensor]()
 
     def _scales(self) -> dict[nn.Parameter, float]:
         """Return what the rate of the encoder's layers is multiplied with, where it has one of its own."""
@@ -85,10 +89,11 @@ class Loop:
                 losses.append(self._step(fabric, rows, step, factor))
                 enough = False
                 if last_of_epoch:
-                    measured = validate() if validate else {}
+                    self._average(epoch + 1)
+                    measured = self._validated(validate) if validate else {}
                     log.note(epoch + 1, step + 1, float(np.mean(losses)), settings.learning_rate * factor, measured)
                     losses.clear()
-                    enough = self._enough(measured)
+                    enough = self._enough()
                 if fit.progress:
                     fit.progress(f"{name}, epoch {epoch + 1} of {self.epochs}", step + 1, self.total)
                 last = enough or step + 1 == self.total
@@ -98,6 +103,8 @@ class Loop:
                     saved = time.monotonic()
                 if enough:
                     break
+        if not self.kept:
+            self._swap()  # the averages, where there are any
         self._restore_best()
         network.dense.eval()
 
@@ -119,37 +126,84 @@ class Loop:
             )
         self.optimizer.clear()
         fabric.backward(loss)
+        if settings.clip is not None:
+            self._clip(settings.clip)
         for table in network.tables.values():
             table.step(settings.learning_rate * factor, step + 1)
         self.optimizer.step(settings.dense_learning_rate * factor)
         return value
 
-    def _enough(self, measured: dict[str, float]) -> bool:
-        """Keep the weights if they are the best so far; return whether patience is over."""
-        if self.patience is None or not measured:
-            return False
-        value = next(iter(measured.values()))
-        if value > self.best:
-            self.best, self.stale = value, 0
-            self.kept = {f"table.{name}": t.values.cpu().numpy().copy() for name, t in self.network.tables.items()}
-            self.kept |= {f"dense.{n}": v.cpu().numpy().copy() for n, v in self.network.dense.state_dict().items()}
-        else:
-            self.stale += 1
-        return self.stale >= self.patience
+    @torch.no_grad()
+    def _clip(self, factor: float) -> None:
+        """Shorten the gradient where it is far longer than the last ones."""
+        parts = [part.grad for part in self.optimizer.parameters if part.grad is not None]
+        parts += [part for table in self.network.tables.values() for part in table.gradients()]
+        length = math.sqrt(sum(float(part.square().sum()) for part in parts))
+        limit = factor * max(self.norms, default=math.inf)
+        if length > limit:
+            for part in parts:
+                part.mul_(limit / length)
+        self.norms.append(min(length, limit))
+
+    def _weights(self) -> dict[str, Tensor]:
+        """Name all weights: those of tables and those that every step changes."""
+        tables = {f"table.{name}": table.values for name, table in self.network.tables.items()}
+        return tables | {f"dense.{name}": value for name, value in self.network.dense.state_dict().items()}
+
+    @torch.no_grad()
+    def _average(self, epochs: int) -> None:
+        """Add the weights after so many epochs to their average, where it has begun."""
+        if self.settings.average is None or epochs <= self.settings.average * self.epochs:
+            return
+        self.averaged += 1
+        for name, value in self._weights().items():
+            if name not in self.averages:
+                self.averages[name] = value.clone()
+            elif value.is_floating_point():
+                self.averages[name].lerp_(value, 1 / self.averaged)
+            else:
+                self.averages[name].copy_(value)
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        """Exchange the weights for their averages, or back."""
+        weights = self._weights()
+        for name, average in self.averages.items():
+            now = weights[name].clone()
+            weights[name].copy_(average)
+            average.copy_(now)
+
+    def _validated(self, validate: Validate) -> dict[str, float]:
+        """Measure validation points by the averages, where there are any; keep the weights if they are the best."""
+        self._swap()
+        measured = validate()
+        value = next(iter(measured.values()), -math.inf)
+        if self.patience is not None and measured:
+            self.stale = 0 if value > self.best else self.stale + 1
+            if value > self.best:
+                self.best = value
+                self.kept = {name: weights.cpu().numpy().copy() for name, weights in self._weights().items()}
+        self._swap()
+        return measured
+
+    def _enough(self) -> bool:
+        """Return whether patience is over."""
+        return self.patience is not None and self.stale >= self.patience
 
     def _restore_best(self) -> None:
         """Go back to the best weights, where they were kept."""
-        if not self.kept:
-            return
-        for name, table in self.network.tables.items():
-            table.values.copy_(torch.from_numpy(np.array(self.kept[f"table.{name}"])))
-        for name, value in self.network.dense.state_dict().items():
-            value.copy_(torch.from_numpy(np.array(self.kept[f"dense.{name}"])).reshape(value.shape))
+        for name, value in self._weights().items() if self.kept else ():
+            value.copy_(torch.from_numpy(np.array(self.kept[name])).reshape(value.shape))
 
     def _remembered(self) -> dict[str, NDArray[Any]]:
         """Name what the next step depends on besides weights."""
         arrays: dict[str, NDArray[Any]] = {"best": np.array([self.best, self.stale])}
         arrays |= {f"kept.{name}": array for name, array in self.kept.items()}
+        if self.norms:
+            arrays["norms"] = np.array(self.norms)
+        if self.averaged:
+            arrays["averaged"] = np.array([self.averaged])
+            arrays |= {f"averages.{name}": value.cpu().numpy() for name, value in self.averages.items()}
         return arrays | {f"sampler.{name}": array for name, array in self.network.state().items()}
 
     def _resume(self, checkpoint: Checkpoint | None) -> int:
@@ -160,6 +214,11 @@ class Loop:
         if more:
             self.best, self.stale = float(more["best"][0]), int(more["best"][1])
             self.kept = below(more, "kept.")
+            self.norms.extend(more.get("norms", np.zeros(0)).tolist())
+            self.averaged = int(more["averaged"][0]) if "averaged" in more else 0
+            weights = self._weights()
+            for name, array in below(more, "averages.").items():
+                self.averages[name] = torch.from_numpy(np.array(array)).reshape(weights[name].shape).to(weights[name])
             self.network.restore(below(more, "sampler."))
         return done
 

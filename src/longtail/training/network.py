@@ -17,6 +17,7 @@ from longtail.errors import RecipeError
 from longtail.labels.blocks import edge_rows
 from longtail.labels.tree import Clusters
 from longtail.parts import (
+    TARGETS,
     Arrays,
     Batch,
     BuiltSampler,
@@ -26,6 +27,7 @@ from longtail.parts import (
     Inputs,
     Noise,
     Objective,
+    Place,
     Points,
     Prepared,
     Remembers,
@@ -69,6 +71,18 @@ class Encoded:
         if not self.states:
             self.states.append(self.encode())
         return self.states[0]
+
+
+class Probe:
+    """Keeps the embeddings of a batch, for the gradient of its loss."""
+
+    acts_on: tuple[Place, ...] = ("embeddings",)
+    embedded: Tensor
+
+    def apply(self, place: Place, value: Tensor, step: Step) -> Tensor:
+        """Cut the embeddings from the words that they are of."""
+        self.embedded = value.detach().requires_grad_()
+        return self.embedded
 
 
 class Term:
@@ -135,11 +149,15 @@ class Term:
         candidates = self.candidates(batch, states, step)
         labels, device = candidates.labels, self.network.device
         mask = None if candidates.mask is None else candidates.mask.to(device)
+        wanted = to_dense(targets, labels, device)
+        if self.partition is None:
+            step.memory[TARGETS] = wanted
         scores = self.classifier(*self.encoded(batch.inputs, labels, states, step), step)
+        wanted = step.memory.pop(TARGETS, wanted)
         if excluded.nnz:
             allowed = to_dense(excluded, labels, device) == 0
             mask = allowed if mask is None else mask & allowed
-        return Scored(scores, to_dense(targets, labels, device), mask)
+        return Scored(scores, wanted, mask)
 
     def _by_rows(self, batch: Batch, states: Encoded, step: Step, weights: Tensor) -> Tensor:
         """Compute the loss of a batch from what its scores are the products of."""
@@ -156,7 +174,8 @@ class Term:
     def candidates(self, batch: Batch, states: Encoded, step: Step) -> Candidates:
         """Choose the labels of a batch, once a step for all terms that share a sampler."""
         if self.sampler not in step.memory:
-            step.memory[self.sampler] = self.sampler.propose(batch, states, step)
+            proposed = self.sampler.propose(batch, states, step)
+            step.memory[self.sampler] = proposed if self.partition else step.apply("candidates", proposed)
         candidates: Candidates = step.memory[self.sampler]
         return candidates
 
@@ -225,7 +244,10 @@ class TrainedNetwork:
             self.terms.append(term := Term(objective, self))
             if before is not None:
                 same = [old for old in before.terms if old.objective.over == objective.over]
-                for old in [old for old in same if old.partition is term.partition][:1]:
+                same = [old for old in same if old.partition is term.partition]
+                if objective.classifier.hands_down:
+                    same += [old for old in before.terms if old.objective.classifier == objective.classifier]
+                for old in same[:1]:
                     term.take_over(old)
         self.tower.module.requires_grad_(not frozen)
         self.dense = nn.ModuleDict({"tower": self.tower.module})
@@ -257,11 +279,25 @@ class TrainedNetwork:
     def loss(self, rows: NDArray[np.int64], draw: np.random.Generator, progress: float = 1.0) -> Tensor:
         """Compute the loss of some points; `progress` is the share of the steps that is done."""
         step = Step(draw, progress, self, self.augmentations)
-        batch: Batch = step.apply("batch", step.apply("words", self.points.take(rows)))
-        states = Encoded(lambda: self.states(batch.inputs, step))
-        loss = reduce(torch.add, [term(batch, states, step) for term in self.terms if term.objective.weight])
+        loss = self._sum(step.apply("batch", step.apply("words", self.points.take(rows))), step)
         self.tower.expect()  # nothing more: what was read for this step is old after it
         return loss
+
+    def _sum(self, batch: Batch, step: Step) -> Tensor:
+        """Add up the losses of the objectives."""
+        states = Encoded(lambda: self.states(batch.inputs, step))
+        return reduce(torch.add, [term(batch, states, step) for term in self.terms if term.objective.weight])
+
+    def saliency(self, batch: Batch, draw: np.random.Generator) -> Floats:
+        """Return how much the loss of a batch depends on each word: (B, T), the most of each text is one."""
+        probe = Probe()
+        step = Step(draw, 1.0, self, (probe,))
+        self.tower.expect()
+        loss = self._sum(batch, step)
+        (gradient,) = torch.autograd.grad(loss, probe.embedded)
+        sizes = gradient.square().mean(dim=2).sqrt()
+        found: Floats = (sizes / sizes.amax(dim=1, keepdim=True).clamp_min(1e-12)).cpu().numpy()
+        return found
 
     def states(self, inputs: Inputs, step: Step) -> States:
         """Encode texts."""

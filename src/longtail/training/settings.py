@@ -35,6 +35,8 @@ class LoopSettings(Part):
     warmup: float = Field(default=0.1, ge=0, lt=1)  # share of the steps
     decay_every: float = Field(default=0.7, gt=0, le=1)  # share of the steps after which `step` halves the rate
     optimizer: Literal["adam", "adagrad"] = "adam"
+    clip: float | None = Field(default=None, gt=0)  # gradients so many times as long as any of the last five are cut
+    average: float | None = Field(default=None, ge=0, lt=1)  # share of the epochs after which weights are averaged
     order: BatchOrder = Shuffled()
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
     device: str = "auto"

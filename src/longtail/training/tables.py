@@ -80,6 +80,10 @@ class LocalTable:
         total = torch.zeros((len(rows), *self.values.shape[1:]), dtype=self.values.dtype, device=self.values.device)
         return rows, total.index_add_(0, places, torch.cat([gradient for _, gradient in parts]))
 
+    def gradients(self) -> list[Tensor]:
+        """Return the gradients of all gathers of this step, as they are kept."""
+        return [] if self.spent else [leaf.grad for _, leaf in self.gathered if leaf.grad is not None]
+
     def finish(self) -> None:
         """Forget what only training needs: the next stage reads values alone."""
         self.state, self.gathered, self.spent = [], [], False

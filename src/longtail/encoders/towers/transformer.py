@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from longtail.data.pretrained import Pretrained
 from longtail.encoders.inputs import Ordered
@@ -39,10 +41,22 @@ class TransformerTower:
         """Encode a batch; dropout inside follows torch's own generator."""
         ids, mask = as_tensors(inputs.ids, self._device())
         tokens = embedded(self.module, ids)
-        if step is not None:
-            tokens = step.apply("embeddings", tokens)
-        vectors = by_length(self.module, tokens, mask, self.settings)
-        return States(vectors if step is None else step.drop(vectors, self.settings.dropout))
+        if step is None:
+            return self._states(tokens, mask)
+        tokens = step.apply("embeddings", tokens)
+        with between_layers(self.module, step):
+            states = self._states(tokens, mask, together=any("layers" in part.acts_on for part in step.augmentations))
+        dropped = step.drop(states.pooled, self.settings.dropout)
+        if states.tokens is None:
+            return States(dropped)
+        return States(dropped, step.drop(states.tokens, self.settings.dropout), mask)
+
+    def _states(self, tokens: Tensor, mask: Tensor, *, together: bool = False) -> States:
+        """Encode embedded tokens."""
+        if not self.settings.tokens:
+            return States(by_length(self.module, tokens, mask, self.settings, pooled, together=together))
+        states = by_length(self.module, tokens, mask, self.settings, hidden, together=together)
+        return States(pool(states, mask, self.settings), states, mask)
 
     def _device(self) -> torch.device:
         return next(self.module.parameters()).device
@@ -117,37 +131,87 @@ def embedded(layers: Any, ids: Tensor) -> Tensor:
     return tokens
 
 
-def pooled(layers: Any, tokens: Tensor, mask: Tensor, settings: Transformer) -> Tensor:
-    """Encode embedded tokens (B, T, D): (B, width), zero for texts without any token."""
-    known = mask.any(dim=1, keepdim=True)
+def hidden(layers: Any, tokens: Tensor, mask: Tensor, settings: Transformer) -> Tensor:
+    """Encode embedded tokens (B, T, D) as states (B, T, width)."""
     seen = mask.clone()
     seen[:, 0] = True  # attention to nothing is not a number
     several = settings.layers > 1
     out = layers(inputs_embeds=tokens, attention_mask=seen.long(), output_hidden_states=several)
     states: Tensor = torch.cat(out.hidden_states[-settings.layers :], dim=2) if several else out.last_hidden_state
+    return states
+
+
+def pool(states: Tensor, mask: Tensor, settings: Transformer) -> Tensor:
+    """Make one vector of the states of each text: (B, width), zero for texts without any token."""
     if settings.pooling == "cls":
-        return states[:, 0] * known
+        return states[:, 0] * mask.any(dim=1, keepdim=True)
     weights = mask[:, :, None].to(states.dtype)
     return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp_min(1)
 
 
-def by_length(layers: Any, tokens: Tensor, mask: Tensor, settings: Transformer) -> Tensor:
-    """Encode embedded tokens, texts of a length side by side; more than a chunk of them again on the way back."""
+def pooled(layers: Any, tokens: Tensor, mask: Tensor, settings: Transformer) -> Tensor:
+    """Encode embedded tokens (B, T, D) as vectors (B, width)."""
+    return pool(hidden(layers, tokens, mask, settings), mask, settings)
+
+
+def by_length(
+    layers: Any, tokens: Tensor, mask: Tensor, settings: Transformer, way: Callable[..., Tensor], *,
+    together: bool = False,
+) -> Tensor:  # fmt: skip
+    """Encode embedded tokens, texts of a length side by side; more than a chunk of them again on the way back.
+
+    `way` gives vectors or states; `together` encodes all texts at once.
+    """
     from torch.utils.checkpoint import checkpoint  # noqa: PLC0415  (half a second)
 
+    if together:
+        return way(layers, tokens, mask, settings)
     again = torch.is_grad_enabled() and len(tokens) > settings.chunk
     lengths, order = mask.sum(dim=1).sort(stable=True)
     parts = []
     for start in range(0, len(order), BLOCK):
         some, length = order[start : start + BLOCK], max(1, int(lengths[start : start + BLOCK].max()))
         part = layers, tokens[some, :length], mask[some, :length], settings
-        parts.append(checkpoint(pooled, *part, use_reentrant=False) if again else pooled(*part))
+        out = checkpoint(way, *part, use_reentrant=False) if again else way(*part)
+        parts.append(out if out.dim() == 2 else functional.pad(out, (0, 0, 0, mask.shape[1] - length)))
     return torch.cat(parts)[order.argsort()]
+
+
+@contextmanager
+def between_layers(module: nn.Module, step: Step) -> Iterator[None]:
+    """Let augmentations change what each layer gives, while it lasts."""
+    if not any("layers" in part.acts_on for part in step.augmentations):
+        yield
+        return
+    stack = max((part for part in module.modules() if isinstance(part, nn.ModuleList)), key=len)
+
+    def hook(number: int) -> Callable[..., Any]:
+        def changed(_: nn.Module, __: Any, out: Any) -> Any:
+            states = out[0] if isinstance(out, tuple) else out
+            states = step.apply("layers", (number, len(stack), states))[2]
+            return (states, *out[1:]) if isinstance(out, tuple) else states
+
+        return changed
+
+    hooks = [layer.register_forward_hook(hook(number)) for number, layer in enumerate(stack, 1)]
+    try:
+        yield
+    finally:
+        for one in hooks:
+            one.remove()
 
 
 @torch.no_grad()
 def encode(layers: Any, ids: NDArray[np.int32], settings: Transformer) -> Floats:
     """Encode token ids outside of training."""
     tokens, mask = as_tensors(ids, torch.device("cpu"))
-    vectors: Floats = by_length(layers, embedded(layers, tokens), mask, settings).numpy()
+    vectors: Floats = by_length(layers, embedded(layers, tokens), mask, settings, pooled).numpy()
     return vectors
+
+
+@torch.no_grad()
+def encode_tokens(layers: Any, ids: NDArray[np.int32], settings: Transformer) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return states (N, T, D) of token ids outside of training, and which tokens there are."""
+    tokens, mask = as_tensors(ids, torch.device("cpu"))
+    states = by_length(layers, embedded(layers, tokens), mask, settings, hidden)
+    return states.numpy(), mask.numpy()

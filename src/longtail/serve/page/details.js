@@ -94,6 +94,8 @@ function show(label, explanation, facts, { model, query, use }) {
   const similar = entries(explanation.label_texts);
   const neighbours = entries(label.neighbours ?? explanation.neighbours);
   const examples = entries(label.examples);
+  const looked = entries(explanation.looked);
+  if (looked.length) panel.append(...section("Words that this label looks at", words(looked)));
   if (weighted.length) panel.append(...section("Words that carried it", words(weighted)));
   if (near.length) panel.append(...section("Nearest training texts", list(near.map(has), (entry) => use(entry.text))));
   if (similar.length) panel.append(...section("Nearest label texts", list(similar, other)));

@@ -16,7 +16,9 @@ from longtail.records import When, record
 from longtail.training.settings import LoopSettings
 from longtail.types import TopK, contains
 
-IN_STEPS: tuple[Place, ...] = ("words", "batch", "embeddings", "states", "contexts")
+IN_STEPS: tuple[Place, ...] = (
+    "words", "batch", "candidates", "embeddings", "layers", "states", "contexts", "hidden",
+)  # fmt: skip
 WEIGHTS = (0.3, 0.6, 1.0)  # of augmented points, that are tried
 MEASURED = 1000  # validation points that are measured after an epoch
 
@@ -87,7 +89,7 @@ class Training(LoopSettings, Stage):
             measured = {"P@1+3+5": 100 * sum(float(right[:, :k].sum(axis=1).mean() / k) for k in (1, 3, 5))}
             measured["P@1"] = 100 * float(right[:, 0].mean())
             if scorer.retriever is not None:
-                measured |= scorer.retriever.metrics(scorer.tower.encode(query), some.targets)
+                measured |= scorer.retriever.metrics(query, scorer.tower, some.targets)
             return measured
 
         return measure

@@ -1,0 +1,173 @@
+"""CONTEXTS → MIXED CONTEXTS: what a rare label sees of a text moves towards what a similar label sees of it.
+
+Some positives of each point are drawn, rare ones more often. Of the labels that a target shares points with, the one
+whose context is nearest becomes its partner: c = λ c_target + (1 - λ) c_partner, λ ~ Beta(α, α); the target's own
+target becomes λ, the partner's at least 1 - λ. References: [TailMix]; methods §6.4, §7 (A10, D13).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from pydantic import Field
+
+from longtail.errors import RecipeError
+from longtail.labels.blocks import edge_rows
+from longtail.labels.graph import proximity
+from longtail.labels.propensity import Propensity, frequencies
+from longtail.parts import TARGETS, Augmentation, Candidates, Contexts, Fit, Place, Step
+from longtail.records import record
+from longtail.types import Floats, LabelMatrix
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Drawn: TypeAlias = list[tuple[NDArray[np.int64], NDArray[np.int64]]]  # rows and labels of the first draw, the second …
+
+
+@record
+class TailMix(Augmentation):
+    """Settings of TailMix; `similar` and `graph` are switched off for its ablations.
+
+    Without `similar` the partner is drawn at random among neighbours, without `graph` it is any candidate of the step.
+    """
+
+    part: ClassVar[str] = "tailmix"
+    acts_on: ClassVar[tuple[Place, ...]] = ("batch", "candidates", "contexts")
+    alpha: float = Field(default=0.4, gt=0)
+    targets: int = Field(default=1, ge=1, le=100)  # of a point at most
+    neighbours: int = Field(default=32, ge=1)  # of a target that are compared, those with most points in common
+    pool: int = Field(default=512, ge=1)  # labels of a step that neighbours are added up to
+    similar: bool = True
+    graph: bool = True
+    literal: bool = False  # whether the target of a partner that is a positive falls to 1 - λ, as in the paper
+
+    def check(self, recipe: Any) -> None:
+        """Ask for a classifier with a context for each label."""
+        if not any(objective.classifier.part == "label_attention" for objective in recipe.objectives):
+            raise RecipeError(
+                f"{recipe.name}: tailmix mixes what labels see of a text, which only label_attention has: "
+                "use attentionxml+tailmix or laroberta+tailmix"
+            )
+        super().check(recipe)
+
+    def prepare(self, fit: Fit) -> TailMixer:
+        """Weigh the labels, and keep the strongest edges of the label proximity graph."""
+        points = fit.train.original.targets
+        inverse = Propensity(0.55, 1.5).inverse(frequencies(points), points.shape[0])
+        return TailMixer(self, inverse.astype(np.float64), proximity(points, top=self.neighbours))
+
+
+@dataclass(frozen=True, eq=False)
+class TailMixer:
+    """TailMix made ready for one training set."""
+
+    settings: TailMix
+    inverse: NDArray[np.float64]  # (L,) inverse propensities
+    graph: sp.csr_array  # (L, L) neighbours, without the diagonal
+    acts_on: ClassVar[tuple[Place, ...]] = TailMix.acts_on
+
+    def apply(self, place: Place, value: Any, step: Step) -> Any:
+        """Draw the targets of a batch, add their neighbours to its candidates, or mix contexts."""
+        if place == "batch":
+            step.memory[self] = drawn_targets(value.targets, self.inverse, self.settings.targets, step.draw)
+            return value
+        drawn = step.memory[self]
+        return self.with_neighbours(value, drawn, step) if place == "candidates" else self.mixed(value, drawn, step)
+
+    def with_neighbours(self, candidates: Candidates, drawn: Drawn, step: Step) -> Candidates:
+        """Add the neighbours of the targets, where all points of a batch share their candidates."""
+        if candidates.mask is not None or not self.settings.graph or not drawn:
+            return candidates
+        wanted = np.unique(np.concatenate([labels for _, labels in drawn]))
+        near = np.setdiff1d(self.graph[wanted].indices, candidates.labels)
+        room = max(0, self.settings.pool - len(candidates.labels))
+        return Candidates(np.union1d(candidates.labels, step.draw.permutation(near)[:room]).astype(np.int64))
+
+    def mixed(self, contexts: Contexts, drawn: Drawn, step: Step) -> Contexts:
+        """Mix the contexts of one target of each point after the other."""
+        import torch  # noqa: PLC0415
+
+        targets: Tensor | None = step.memory.get(TARGETS)
+        if targets is None:  # clusters
+            return contexts
+        for rows, labels in drawn:
+            own = places_of(labels, contexts.labels)
+            partners = self.partners(contexts, rows, labels, own, step)
+            some = (own >= 0) & (partners >= 0)
+            share = step.draw.beta(self.settings.alpha, self.settings.alpha, len(rows))[some].astype(np.float32)
+            device = targets.device
+            of, here, there = (torch.from_numpy(a[some]).to(device) for a in (rows, own, partners))
+            lam = torch.from_numpy(share).to(device)
+            weights = contexts.weights
+            mixed = lam[:, None] * weights[of, here] + (1 - lam)[:, None] * weights[of, there]
+            contexts = replace(contexts, weights=weights.index_put((of, here), mixed))
+            targets[of, here] = lam
+            targets[of, there] = 1 - lam if self.settings.literal else torch.maximum(targets[of, there], 1 - lam)
+        return contexts
+
+    def partners(
+        self, contexts: Contexts, rows: NDArray[Any], labels: NDArray[Any], own: NDArray[Any], step: Step
+    ) -> NDArray[Any]:
+        """Return the place of each target's partner among the candidates, -1 where there is none."""
+        choices = self._choices(contexts.labels, labels)
+        allowed = (choices >= 0) & (choices != own[:, None])
+        if self.settings.similar:
+            distances = self._distances(contexts, rows, own, choices)
+            best = np.where(allowed, distances, np.inf).argmin(axis=1)
+        else:
+            best = np.where(allowed, step.draw.random(choices.shape), -1.0).argmax(axis=1)
+        found = np.take_along_axis(choices, best[:, None], axis=1)[:, 0]
+        return np.where(allowed.any(axis=1), found, -1)
+
+    def _choices(self, candidates: NDArray[np.int64], labels: NDArray[Any]) -> NDArray[np.int64]:
+        """List the places of possible partners of each target: (P, M), -1 where there are fewer."""
+        if not self.settings.graph:
+            return np.tile(np.arange(len(candidates)), (len(labels), 1))
+        near = self.graph[labels]
+        sizes = np.diff(near.indptr)
+        out = np.full((len(labels), max(1, int(sizes.max(initial=0)))), -1, np.int64)
+        out[edge_rows(near), np.arange(near.nnz) - np.repeat(near.indptr[:-1], sizes)] = places_of(
+            near.indices, candidates
+        )
+        return out
+
+    @staticmethod
+    def _distances(contexts: Contexts, rows: NDArray[Any], own: NDArray[Any], choices: NDArray[Any]) -> Floats:
+        """Return how far the contexts of possible partners are from those of the targets: (P, M)."""
+        import torch  # noqa: PLC0415
+
+        with torch.no_grad():
+            of = torch.from_numpy(rows).to(contexts.weights.device)
+            places = torch.from_numpy(np.maximum(np.column_stack([own, choices]), 0)).to(of.device)
+            vectors = contexts.vectors(of, places)
+            distances: Floats = (vectors[:, 1:] - vectors[:, :1]).norm(dim=2).cpu().numpy()
+        return distances
+
+
+def drawn_targets(targets: LabelMatrix, inverse: NDArray[np.float64], most: int, draw: np.random.Generator) -> Drawn:
+    """Draw up to `most` positives of each point, without replacement, with probability ∝ exp(inverse propensity).
+
+    >>> targets = sp.csr_array(np.array([[1.0, 1.0], [0, 1.0], [0, 0]]))
+    >>> drawn = drawn_targets(targets, np.array([0.0, 50.0]), 2, np.random.default_rng(0))
+    >>> [(rows.tolist(), labels.tolist()) for rows, labels in drawn]
+    [([0, 1], [1, 1]), ([0], [0])]
+    """
+    rows = edge_rows(targets)
+    keys = inverse[targets.indices] + draw.gumbel(size=targets.nnz)  # the largest of such keys are such draws
+    order = np.lexsort((-keys, rows))
+    rank = np.arange(targets.nnz) - targets.indptr[rows[order]]
+    rounds = [order[rank == place] for place in range(min(most, int(rank.max(initial=-1)) + 1))]
+    return [(rows[some].astype(np.int64), targets.indices[some].astype(np.int64)) for some in rounds]
+
+
+def places_of(labels: NDArray[Any], candidates: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where labels stand among ascending candidates, -1 where they do not."""
+    if len(candidates) == 0:
+        return np.full(len(labels), -1, np.int64)
+    places = np.searchsorted(candidates, labels).clip(max=len(candidates) - 1)
+    return np.where(candidates[places] == labels, places, -1).astype(np.int64)

@@ -1,0 +1,80 @@
+"""WORDS IN ORDER → A STATE FOR EACH in training, forwards and backwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from longtail.data.sequences import Sequences
+from longtail.encoders.inputs import Ordered
+from longtail.encoders.recurrent import FrozenRecurrent
+from longtail.encoders.towers.ordered import OrderedTower, looked_up
+from longtail.parts import States, Step
+from longtail.types import Floats
+
+
+class RecurrentLayers(nn.Module):
+    """One layer of LSTM cells in both directions, with learnt first states."""
+
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(dim, hidden, batch_first=True, bidirectional=True)
+        self.first = nn.Parameter(torch.zeros(2, 2, 1, hidden))  # state and cell of both directions
+
+    def forward(self, embedded: Tensor, mask: Tensor) -> Tensor:
+        """Read (B, T, D): (B, T, 2H), zero where there is no word."""
+        lengths = mask.sum(dim=1).clamp_min(1).cpu()  # an empty text is read as one word of nothing
+        packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
+        first = self.first.expand(-1, -1, len(embedded), -1).contiguous()
+        states, _ = pad_packed_sequence(self.lstm(packed, (first[0], first[1]))[0], True, 0.0, mask.shape[1])
+        return states * mask[:, :, None]
+
+
+class RecurrentTower(OrderedTower):
+    """A recurrent network over word vectors."""
+
+    settings: Any  # Recurrent
+
+    def __call__(self, inputs: Ordered, step: Step | None) -> States:
+        """Encode a batch, as long as its longest text, unless what it is mixed with may be longer."""
+        if step is None or not any("embeddings" in part.acts_on for part in step.augmentations):
+            inputs = shortened(inputs)
+        embedded = self.embed(inputs)
+        mask = torch.from_numpy(inputs.ids > 0).to(embedded.device)
+        if step is None:
+            states = self.module(embedded, mask)
+        else:
+            mixed = step.apply("embeddings", embedded)
+            if mixed is not embedded:
+                mask = mask | mixed.detach().ne(0).any(dim=2)  # the words of a longer partner
+            embedded = step.drop(mixed, self.settings.embedding_dropout)
+            states = step.drop(self.module(embedded, mask), self.settings.dropout)
+        return States(mean_states(states, mask), states, mask)
+
+    def freeze(self, tokenizer: Sequences) -> FrozenRecurrent:
+        """Give the encoder as arrays."""
+        return FrozenRecurrent(**vars(super().freeze(tokenizer)))
+
+
+def shortened(inputs: Ordered) -> Ordered:
+    """Leave out places where no text has a word."""
+    return Ordered(inputs.ids[:, : max(1, int((inputs.ids > 0).sum(axis=1).max(initial=0)))])
+
+
+def mean_states(states: Tensor, mask: Tensor) -> Tensor:
+    """Average the states of each text: (B, D)."""
+    return states.sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp_min(1)
+
+
+@torch.no_grad()
+def states_of(layers: nn.Module, inputs: Ordered, vectors: Floats) -> tuple[Tensor, Tensor]:
+    """Read texts outside of training, with word vectors (V, D): states (N, T, D), and which words there are."""
+    inputs = shortened(inputs)
+    words = np.unique(inputs.ids.ravel())
+    places = torch.from_numpy(np.searchsorted(words, inputs.ids))
+    mask = torch.from_numpy(inputs.ids > 0)
+    return layers(looked_up(inputs, places, torch.from_numpy(np.array(vectors[words]))), mask), mask

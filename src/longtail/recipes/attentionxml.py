@@ -1,0 +1,47 @@
+"""AttentionXML and LaRoBERTa: each label looks at its own words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from longtail.classifiers.attention import LabelAttention
+from longtail.encoders.recurrent import Recurrent
+from longtail.encoders.transformer import Transformer
+from longtail.losses.bce import BceMean
+from longtail.parts import Objective
+from longtail.recipe import Recipe
+from longtail.samplers.batch_pool import BatchPool
+from longtail.samplers.tree import Tree
+from longtail.training.settings import LoopSettings
+from longtail.training.stages.levels import Levels
+from longtail.training.stages.training import Training
+
+
+def attentionxml() -> Recipe:
+    """Return the recipe of methods §5.12: with few labels against a pool of them, and all are scored when served.
+
+    References: [AttentionXML].
+    """
+    tree = Tree(pool=BatchPool(positives=4, random=128, size=512))
+    settings = LoopSettings(epochs=10, batch_size=64, learning_rate=0.005, clip=5.0, average=0.5)
+    return Recipe(
+        name="attentionxml",
+        encoder=Recurrent(),
+        objectives=(Objective(sampler=tree, classifier=LabelAttention(), loss=BceMean()),),
+        stages=(Levels(training=settings), Training(**vars(settings))),
+    )
+
+
+def laroberta() -> Recipe:
+    """Return the recipe of methods §5.13: the same attention over the states of a transformer, MiniLM by default.
+
+    References: [LaRoBERTa].
+    """
+    recipe = attentionxml()
+    settings = LoopSettings(epochs=4, batch_size=32, learning_rate=0.005, clip=5.0, average=0.5)
+    return replace(
+        recipe,
+        name="laroberta",
+        encoder=Transformer(tokens=True, max_tokens=64),
+        stages=(Levels(training=settings), Training(**vars(settings))),
+    )

@@ -1,0 +1,73 @@
+"""LABELS → NODES ABOVE THEM → WEIGHTS TO GO ON FROM: the levels of a tree are trained from the widest nodes down.
+
+Each level is a model like the one over labels; it starts from the encoder and the layers of the level above.
+References: [AttentionXML]; methods §5.12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longtail.errors import ModelError, RecipeError
+from longtail.labels.tree import Clusters, partition
+from longtail.parts import Fit, Objective, Scorer, below
+from longtail.records import named, record
+from longtail.scorers.tree import TreeRetriever
+from longtail.training.settings import LoopStage
+from longtail.training.stages.training import prepared
+
+
+@record
+class Levels(LoopStage):
+    """Train the levels of the tree that the first objective's sampler describes; none where there are few labels."""
+
+    part: ClassVar[str] = "levels"
+
+    def check(self, recipe: Any) -> None:
+        """Ask for a tree."""
+        if not recipe.objectives[0].sampler.has_levels:
+            raise RecipeError(f"{recipe.name}: the stage levels trains a tree: --set sampler=tree")
+        super().check(recipe)
+
+    def run(self, fit: Fit) -> Fit:
+        """Train level by level."""
+        from longtail.training.loop import run_loop  # noqa: PLC0415  (torch)
+        from longtail.training.network import TrainedNetwork  # noqa: PLC0415
+
+        objective: Objective = fit.recipe.objectives[0]
+        tree: Any = objective.sampler
+        depths = tree.depths(fit.points.targets.shape[1])
+        if not depths:
+            return fit
+        leaves = partition(fit.train, fit.words, 2 ** depths[-1], seed=fit.seed)
+        own = fit.partition
+        for place, depth in enumerate(depths):
+            nodes = Clusters.build(leaves.of >> (depths[-1] - depth))
+            sampler = tree if place else named("all_labels")
+            level = replace(objective, over="clusters", sampler=sampler)
+            fit = fit.changed(partition=nodes)
+            network = TrainedNetwork(fit, (level,), self.training, augmentations=prepared(fit), partition=nodes)
+            run_loop(network, f"levels{place + 1 if place else ''}", self.training)
+            fit = fit.changed(before=network)
+        return fit.changed(partition=own)
+
+    def open(self, arrays: Mapping[str, NDArray[Any]], scorer: Scorer, opened: Callable[..., Any]) -> Scorer:
+        """Put the levels of a model file above the scorer of labels."""
+        parents, levels = list[Clusters](), list[Any]()
+        while f"tree{len(parents)}.of" in arrays:
+            of = arrays[f"tree{len(parents)}.of"]
+            if of.ndim != 1 or not len(of) or not 0 <= of.min() <= of.max() < len(of):
+                raise ModelError("the tree of the model is damaged; train again")
+            levels.append(opened(below(arrays, f"level{len(parents)}."), led=False))
+            parents.append(Clusters.build(np.array(of)))
+        if not parents:
+            return scorer
+        sizes = [*(len(level) for level in levels), len(scorer)]
+        if any(len(p) != n or len(p.of) != m for p, n, m in zip(parents, sizes, sizes[1:], strict=False)):
+            raise ModelError("the levels of the model do not fit each other; train again")
+        return scorer.led(TreeRetriever(tuple(levels), tuple(parents), int(arrays["tree.top"][0])))
