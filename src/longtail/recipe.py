@@ -91,8 +91,12 @@ class Recipe(Part):
         """Return the recipe of each member of an ensemble, with seeds that no other seed's ensemble has."""
         if self.ensemble == 1:
             return [self]
-        seeds = [self.seed * self.ensemble + member for member in range(self.ensemble)]
-        return [replaced(replaced(self, "ensemble", 1), "seed", seed) for seed in seeds]
+        members = []
+        for place in range(self.ensemble):
+            augment = tuple(own for part in self.augment if (own := part.of_member(place)) is not None)
+            member = replaced(replaced(self, "ensemble", 1), "augment", augment)
+            members.append(replaced(member, "seed", self.seed * self.ensemble + place))
+        return members
 
     @property
     def trains(self) -> bool:

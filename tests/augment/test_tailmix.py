@@ -151,6 +151,12 @@ def test_recipes_learn_with_it(name, levels):
     assert lt.evaluate(model, train).values["P@1"] > 90
 
 
+def test_an_ensemble_may_have_members_without_it():
+    recipe = small("attentionxml+tailmix", ensemble=3, tailmix__members="odd")
+    assert [len(member.augment) for member in recipe.members()] == [0, 1, 0]
+    assert [len(member.augment) for member in recipe.override("tailmix.members", "all").members()] == [1, 1, 1]
+
+
 def test_hiddenmix_mixes_where_it_was_drawn():
     mixer = DepthMixer(HiddenMix(), ("embeddings", "states", "contexts", "hidden"))
     toy, seen = Toy(), set()

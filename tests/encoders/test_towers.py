@@ -283,7 +283,6 @@ def test_the_cnn_drops_entries_of_embeddings_in_training_alone():
 
 
 RETRIEVERS = ["astec", "decaf", "eclare", "siamesexml", "inceptionxml_plus", "inceptionxml_lf", "lightxml"]
-RETRIEVERS += ["attentionxml"]
 JOINED = ["unidec", "ngame"]
 
 

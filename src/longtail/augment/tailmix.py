@@ -8,7 +8,7 @@ target becomes λ, the partner's at least 1 - λ. References: [TailMix]; methods
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -44,6 +44,7 @@ class TailMix(Augmentation):
     pool: int = Field(default=512, ge=1)  # labels of a step that neighbours are added up to
     similar: bool = True
     graph: bool = True
+    members: Literal["all", "odd"] = "all"  # of an ensemble; odd: the second, the fourth …, beside plain ones
     literal: bool = False  # whether the target of a partner that is a positive falls to 1 - λ, as in the paper
 
     def check(self, recipe: Any) -> None:
@@ -54,6 +55,10 @@ class TailMix(Augmentation):
                 "use attentionxml+tailmix or laroberta+tailmix"
             )
         super().check(recipe)
+
+    def of_member(self, member: int) -> Self | None:
+        """Leave every other member as it is, where that is asked for."""
+        return self if self.members == "all" or member % 2 else None
 
     def prepare(self, fit: Fit) -> TailMixer:
         """Weigh the labels, and keep the strongest edges of the label proximity graph."""

@@ -36,6 +36,8 @@ def job_data(job: Job) -> Dataset:
         name, _, share = change.partition(":")
         if name == "validation":
             train, test = train.divide(VALIDATION_SHARE, seed=VALIDATION_SEED)
+        elif name == "first-words":
+            train, test = cut(train, int(share)), None if test is None else cut(test, int(share))
         elif name == "permute-label-texts":
             train = permuted(train, float(share or 1), job.seed)
         elif test is not None:
@@ -43,6 +45,18 @@ def job_data(job: Job) -> Dataset:
     assert test is not None  # validation is the first of the changes
     test = replace(test, labels=train.labels)
     return replace(data, labels=train.labels).with_splits(train, test.named("test"))
+
+
+def cut(split: Split, words: int) -> Split:
+    """Keep the first words of every text.
+
+    >>> from longtail.data.dataset import from_rows
+    >>> data = from_rows({"train": (["a b c", "d"], [[0], [0]])}, label_texts=["x"])
+    >>> cut(data.train, 2).texts.tolist()
+    ['a b', 'd']
+    """
+    texts = split.need_texts("first-words")
+    return replace(split, texts=Texts(" ".join(text.split(maxsplit=words)[:words]) for text in texts))
 
 
 def permuted(train: Split, share: float, seed: int) -> Split:

@@ -31,11 +31,11 @@ from longtail.data.dataset import Dataset
 from longtail.errors import LongtailError
 from longtail.files import read_json, write_json
 from longtail.index import Index
-from longtail.labels.propensity import Propensity
+from longtail.labels.propensity import Propensity, frequencies
 from longtail.machine import memory_usage, threads
-from longtail.metrics import evaluate
+from longtail.metrics import evaluate, precision, psndcg
 from longtail.pipeline import fit
-from longtail.types import Progress
+from longtail.types import Progress, TopK
 
 LATENCY_TEXTS, WARM_UP = 200, 20  # texts that are timed, and texts before them
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
@@ -71,7 +71,7 @@ def _run_recipe(job: Job, data: Dataset, scratch: Path, work: Path, progress: Pr
     peak = (memory_usage() or (0, 0))[1]
     model.save(work / "model")
     began = time.perf_counter()
-    top = model.predict_split(data.test)
+    top = model.predict_split(data.test, 10)
     batch = time.perf_counter() - began
     facts: dict[str, Any] = {"train_frequencies": model.frequencies, "train_points": model.points}
     facts["propensity"] = Propensity.of(data.name)
@@ -83,6 +83,7 @@ def _run_recipe(job: Job, data: Dataset, scratch: Path, work: Path, progress: Pr
     size = sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
     texts = data.test.need_texts("latency")[:LATENCY_TEXTS].tolist()
     return measured.to_dict() | {
+        **_more_metrics(top, data),
         **spent,
         **shuffling,
         "mflops": round(model.vectors.operations() / 1e6, 3) if model.vectors else 0.0,
@@ -91,6 +92,16 @@ def _run_recipe(job: Job, data: Dataset, scratch: Path, work: Path, progress: Pr
         "latency_ms": _latency_in_process(work / "model", texts),
         "batch_seconds": round(batch, 3),
     }
+
+
+def _more_metrics(top: TopK, data: Dataset) -> dict[str, float]:
+    """Compute P@10, and PSnDCG in the form of AttentionXML."""
+    train, targets = data.train.original, data.test.targets
+    labels = np.pad(top.labels, ((0, 0), (0, max(0, 10 - top.labels.shape[1]))), constant_values=-1)
+    inverse = Propensity.of(data.name).inverse(frequencies(train.targets), len(train))
+    values = {f"PSN@{k}": value for k, value in psndcg(labels, targets, inverse, variant="attentionxml").items()}
+    values["P@10"] = precision(labels, targets, (10,))[10]
+    return {name: round(100 * value, 4) for name, value in values.items()}
 
 
 def latency(model: Index, texts: list[str]) -> float:

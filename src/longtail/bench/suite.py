@@ -20,8 +20,9 @@ from pydantic.dataclasses import dataclass as checked
 from longtail.errors import DataError, RecipeError, nearest
 from longtail.recipe import Recipe, augmentations, find_recipe
 
-CHANGES = ("validation", "permute-label-texts", "shuffle-test-words")  # in the order in which they are applied
-METRICS = tuple(f"{metric}@{k}" for metric in ("P", "nDCG", "R", "PSP", "PSnDCG", "Cov") for k in (1, 3, 5))
+CHANGES = ("validation", "first-words", "permute-label-texts", "shuffle-test-words")  # in the order of their use
+METRICS = tuple(f"{metric}@{k}" for metric in ("P", "nDCG", "R", "PSP", "PSnDCG", "PSN", "Cov") for k in (1, 3, 5))
+METRICS += ("P@10",)  # of recipes alone; PSN is PSnDCG as AttentionXML computes it
 BINS = ("head", "torso", "tail")  # recall of the bin's own labels at 5
 COSTS = ("seconds", "cpu_seconds", "peak_mb", "model_mb", "mflops", "latency_ms", "batch_seconds")
 SHUFFLED = ("P@1 shuffled", "PSP@5 shuffled")  # with the words of every test text in another order
@@ -227,7 +228,9 @@ def changes(names: str | Words) -> Words:
         name, colon, share = word.partition(":")
         if name not in CHANGES:
             raise RecipeError(f"there is no change {name!r}; {nearest(name, CHANGES)}")
-        if colon and (name != "permute-label-texts" or not _is_share(share)):
+        if name == "first-words" and not (share.isdecimal() and int(share)):
+            raise RecipeError(f"change {word!r}: say how many words of a text are read, first-words:32")
+        if colon and name != "first-words" and (name != "permute-label-texts" or not _is_share(share)):
             raise RecipeError(f"change {word!r}: only permute-label-texts takes a share, more than 0 and at most 1")
     return tuple(sorted(words, key=lambda word: CHANGES.index(word.partition(":")[0])))
 

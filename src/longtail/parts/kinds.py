@@ -279,6 +279,10 @@ class Augmentation(Part):
         """Compute once what all steps need (all other places)."""
         return None
 
+    def of_member(self, member: int) -> Self | None:
+        """Return what it is for one member of an ensemble; None: nothing."""
+        return self
+
 
 class Voice(Part):
     """Scores that are looked up rather than trained."""
