@@ -65,7 +65,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "lightxml": DUAL | {"head.dim": 16, "sampler.num_clusters": 8, "sampler.top": 2, "training.epochs": 15},
     "attentionxml": {"encoder.dim": 32, "encoder.hidden": 16, "encoder.init": "random", "classifier.layers": [16],
                      "encoder.max_tokens": 4} | loops("levels.training", "training")
-    | {"training.epochs": 40},
+    | {"training.epochs": 60},
     "xmlcnn": ORDERED | {"encoder.dim": 32, "encoder.filters": 16, "encoder.width": 32, "training.epochs": 10},
     "knn": {},
 }  # fmt: skip

@@ -34,6 +34,7 @@ thead th { color: var(--soft); font-weight: 600; } tbody th { font-weight: 600; 
 .pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)); gap: 1.2rem; }
 figure { margin: 0; } svg { width: 100%; height: auto; fill: currentColor; }
 .examples { table-layout: fixed; min-width: 38rem; overflow-wrap: anywhere; } .examples th:first-child { width: 26%; }
+mark { background: color-mix(in srgb, var(--second) calc(var(--share) * 60%), transparent); color: var(--text); }
 ol { margin: 0; padding-left: 1.3rem; } .right { color: var(--right); font-weight: 600; }
 """
 
@@ -52,6 +53,15 @@ class Page:
     def words(self, text: str) -> None:
         """Add a paragraph."""
         self.parts.append(f"<p>{escape(text)}</p>")
+
+    def marked(self, words: Sequence[tuple[str, float]]) -> None:
+        """Add a text whose words are the more marked the more they weigh."""
+        largest = max((weight for _, weight in words), default=0) or 1
+        spans = " ".join(
+            f'<mark style="--share:{weight / largest:.2f}" title="{weight:.1%}">{escape(word)}</mark>'
+            for word, weight in words
+        )
+        self.parts.append(f"<p>{spans}</p>")
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Add a table with names in the first column; numbers are aligned, and the best of a column is bold."""

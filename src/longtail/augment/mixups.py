@@ -41,9 +41,7 @@ class HiddenMix(MixUp):
         depths: tuple[Place, ...] = ("embeddings", "states")
         classifiers = [objective.classifier for objective in fit.recipe.objectives]
         if any(classifier.part == "label_attention" for classifier in classifiers):
-            depths += ("contexts",)
-            if any(len(classifier.fields().get("layers", ())) for classifier in classifiers):
-                depths += ("hidden",)
+            depths += ("contexts", "hidden")
         return DepthMixer(self, depths)
 
 

@@ -36,6 +36,11 @@ class SSMix(Augmentation):
             raise RecipeError(
                 f"{recipe.name}: ssmix exchanges spans of words, and a bag has no order: --set encoder=recurrent"
             )
+        before = recipe.augment[: recipe.augment.index(self)]
+        if late := [part.part for part in before if {"embeddings", "states", "layers"} & {*part.acts_on}]:
+            raise RecipeError(
+                f"{recipe.name}: ssmix makes points for {late[0]} to mix: name it first, +ssmix+{late[0]}"
+            )
         super().check(recipe)
 
     def prepare(self, fit: Fit) -> SpanMixer:

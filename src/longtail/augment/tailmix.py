@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from longtail.errors import RecipeError
-from longtail.labels.blocks import edge_rows
+from longtail.labels.blocks import edge_rows, laid_out
 from longtail.labels.graph import proximity
 from longtail.labels.propensity import Propensity, frequencies
 from longtail.parts import TARGETS, Augmentation, Candidates, Contexts, Fit, Place, Step
@@ -24,7 +24,7 @@ from longtail.records import record
 from longtail.types import Floats, LabelMatrix
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 Drawn: TypeAlias = list[tuple[NDArray[np.int64], NDArray[np.int64]]]  # rows and labels of the first draw, the second …
 
@@ -41,7 +41,8 @@ class TailMix(Augmentation):
     alpha: float = Field(default=0.4, gt=0)
     targets: int = Field(default=1, ge=1, le=100)  # of a point at most
     neighbours: int = Field(default=32, ge=1)  # of a target that are compared, those with most points in common
-    pool: int = Field(default=512, ge=1)  # labels of a step that neighbours are added up to
+    added: int = Field(default=192, ge=0)  # neighbours that join the labels of a step at most
+    mix: bool = True  # false: only the candidates are those of TailMix
     similar: bool = True
     graph: bool = True
     members: Literal["all", "odd"] = "all"  # of an ensemble; odd: the second, the fourth …, beside plain ones
@@ -85,24 +86,26 @@ class TailMixer:
         return self.with_neighbours(value, drawn, step) if place == "candidates" else self.mixed(value, drawn, step)
 
     def with_neighbours(self, candidates: Candidates, drawn: Drawn, step: Step) -> Candidates:
-        """Add the neighbours of the targets, where all points of a batch share their candidates."""
-        if candidates.mask is not None or not self.settings.graph or not drawn:
+        """Add the targets and some of their neighbours, where all points of a batch share their candidates."""
+        if candidates.mask is not None or not drawn:
             return candidates
-        wanted = np.unique(np.concatenate([labels for _, labels in drawn]))
-        near = np.setdiff1d(self.graph[wanted].indices, candidates.labels)
-        room = max(0, self.settings.pool - len(candidates.labels))
-        return Candidates(np.union1d(candidates.labels, step.draw.permutation(near)[:room]).astype(np.int64))
+        targets = np.unique(np.concatenate([labels for _, labels in drawn]))
+        known = np.union1d(candidates.labels, targets)
+        near = step.draw.permutation(np.setdiff1d(self.graph[targets].indices, known))
+        return Candidates(np.union1d(known, near[: self.settings.added]).astype(np.int64))
 
     def mixed(self, contexts: Contexts, drawn: Drawn, step: Step) -> Contexts:
         """Mix the contexts of one target of each point after the other."""
         import torch  # noqa: PLC0415
 
-        targets: Tensor | None = step.memory.get(TARGETS)
-        if targets is None:  # clusters
+        if TARGETS not in step.memory or not self.settings.mix:  # there are none for clusters
             return contexts
+        targets, seen = step.memory[TARGETS]
+        seen = np.ones(targets.shape, np.bool_) if seen is None else seen.cpu().numpy()
         for rows, labels in drawn:
             own = places_of(labels, contexts.labels)
-            partners = self.partners(contexts, rows, labels, own, step)
+            own = np.where(seen[rows, own], own, -1)
+            partners = self.partners(contexts, (rows, labels, own), seen, step)
             some = (own >= 0) & (partners >= 0)
             share = step.draw.beta(self.settings.alpha, self.settings.alpha, len(rows))[some].astype(np.float32)
             device = targets.device
@@ -111,16 +114,20 @@ class TailMixer:
             weights = contexts.weights
             mixed = lam[:, None] * weights[of, here] + (1 - lam)[:, None] * weights[of, there]
             contexts = replace(contexts, weights=weights.index_put((of, here), mixed))
-            targets[of, here] = lam
+            targets[of, here] *= lam
             targets[of, there] = 1 - lam if self.settings.literal else torch.maximum(targets[of, there], 1 - lam)
         return contexts
 
     def partners(
-        self, contexts: Contexts, rows: NDArray[Any], labels: NDArray[Any], own: NDArray[Any], step: Step
+        self, contexts: Contexts, of: tuple[NDArray[Any], ...], seen: NDArray[np.bool_], step: Step
     ) -> NDArray[Any]:
-        """Return the place of each target's partner among the candidates, -1 where there is none."""
+        """Return the place of each target's partner among the candidates that its point sees, -1 where there is none.
+
+        Targets are given by their rows, labels and places.
+        """
+        rows, labels, own = of
         choices = self._choices(contexts.labels, labels)
-        allowed = (choices >= 0) & (choices != own[:, None])
+        allowed = (choices >= 0) & (choices != own[:, None]) & seen[rows[:, None], choices]
         if self.settings.similar:
             distances = self._distances(contexts, rows, own, choices)
             best = np.where(allowed, distances, np.inf).argmin(axis=1)
@@ -134,12 +141,7 @@ class TailMixer:
         if not self.settings.graph:
             return np.tile(np.arange(len(candidates)), (len(labels), 1))
         near = self.graph[labels]
-        sizes = np.diff(near.indptr)
-        out = np.full((len(labels), max(1, int(sizes.max(initial=0)))), -1, np.int64)
-        out[edge_rows(near), np.arange(near.nnz) - np.repeat(near.indptr[:-1], sizes)] = places_of(
-            near.indices, candidates
-        )
-        return out
+        return laid_out(near, places_of(near.indices, candidates), -1)
 
     @staticmethod
     def _distances(contexts: Contexts, rows: NDArray[Any], own: NDArray[Any], choices: NDArray[Any]) -> Floats:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from longtail.classifiers.products import log_prior
 from longtail.errors import ModelError, RecipeError
 from longtail.parts import (
+    TARGETS,
     BuiltHead,
     Classifier,
     Contexts,
@@ -39,7 +40,8 @@ from longtail.types import Floats
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-CELLS = 2**24  # weights of words (B, K, T) that a step keeps for its way back
+CELLS = 2**24  # weights of words (B, K, T), or of a layer behind them, that a step keeps for its way back
+LABELS, WORDS = 512, 160  # of a usual step
 
 
 @record
@@ -64,9 +66,10 @@ class LabelAttention(Classifier):
         super().check(recipe)
 
     def cost(self, sizes: Sizes) -> Cost:
-        """Count the rows with two moments, a copy to serve and one to save."""
+        """Count the rows with two moments, a copy to serve and one to save, and what a usual step keeps."""
         table = 4.0 * sizes.labels * sizes.width
-        return Cost(memory=5 * table, disk=table)
+        step = 4.0 * min(CELLS, sizes.batch_size * LABELS * WORDS)
+        return Cost(memory=5 * table + 6 * step, disk=table)
 
     def build(self, points: Points, width: int, network: Network, head: BuiltHead | None = None) -> BuiltAttention:
         """Make rows and layers."""
@@ -115,8 +118,9 @@ class BuiltAttention:
 
         assert states.tokens is not None and states.mask is not None, "LabelAttention.check has seen the encoder"
         rows = self.rows.gather(labels)
-        several = not any("contexts" in part.acts_on or "hidden" in part.acts_on for part in step.augmentations)
-        each = max(1, CELLS // max(1, states.mask.numel())) if several else len(labels)
+        whole = TARGETS in step.memory and any("contexts" in part.acts_on for part in step.augmentations)
+        cells = len(states.mask) * max(states.mask.shape[1], *self.settings.layers)
+        each = len(labels) if whole else max(1, CELLS // max(1, cells))
         parts = []
         for start in range(0, len(labels), each):
             some = slice(start, start + each)
@@ -134,8 +138,9 @@ class BuiltAttention:
         layers: list[Any] = list(self.module.children())
         first, *others = layers
         hidden = contexts.through(lambda states: states @ first.weight.T) + first.bias
-        for layer in others:
-            hidden = layer(step.apply("hidden", hidden.relu()))
+        hidden = step.apply("hidden", hidden.relu())
+        for place, layer in enumerate(others):
+            hidden = layer(hidden.relu() if place else hidden)
         scores: Tensor = hidden.squeeze(2)
         return scores
 

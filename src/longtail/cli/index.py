@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,17 +11,13 @@ import typer
 from longtail.cli.console import emit, progress, say, table
 from longtail.cli.models import Json, Run
 from longtail.errors import DataError
-from longtail.files import whole_file
 
 if TYPE_CHECKING:
     from longtail.explanations import Explanation, Word
     from longtail.index import Index
+    from longtail.page import Page
 
 SHADES = (0, 230, 229, 222, 215, 208)  # colours of a terminal, pale to strong
-STYLE = """<style>
-body { font: 1rem/1.7 system-ui, sans-serif; max-width: 48rem; margin: 2rem auto; padding: 0 1rem }
-mark { background: rgb(255 150 0 / calc(var(--share) * 0.8)); color: inherit; border-radius: .2rem; padding: 0 .1rem }
-</style>"""
 
 
 def register(app: typer.Typer) -> None:
@@ -94,10 +89,10 @@ def explain(
     if html is not None:
         if not marked:
             raise DataError(
-                "this model does not say what its labels look at", remedy="train attentionxml or laroberta for --html"
+                "there is nothing to mark: the labels of this model look at no words of this text",
+                remedy="--html is for attentionxml and laroberta, for texts with words and labels that were trained",
             )
-        with whole_file(html) as partial:
-            partial.write_text(marked_page(text, marked), encoding="utf-8")
+        marked_page(text, marked).write(html)
         say(f"wrote {html}")
     if json:
         emit(explanation.to_dict())
@@ -129,18 +124,16 @@ def show_marks(marked: list[tuple[str, tuple[Word, ...]]]) -> None:
         typer.echo(line)
 
 
-def marked_page(text: str, marked: list[tuple[str, tuple[Word, ...]]]) -> str:
-    """Write a page with the text for each label, the words that it looks at marked."""
-    lines = ["<!doctype html>", '<html lang="en"><meta charset="utf-8"><title>What labels look at</title>', STYLE]
-    lines += [f"<h1>{escape(text[:80])}</h1>"]
+def marked_page(text: str, marked: list[tuple[str, tuple[Word, ...]]]) -> Page:
+    """Make a page with the text for each label, the words that it looks at marked."""
+    from longtail.page import Page
+
+    page = Page("What labels look at")
+    page.words(text if len(text) <= 200 else f"{text[:200]} …")
     for name, words in marked:
-        largest = max(word.score for word in words) or 1
-        spans = " ".join(
-            f'<mark style="--share:{word.score / largest:.2f}" title="{word.score:.1%}">{escape(word.word)}</mark>'
-            for word in words
-        )
-        lines += [f"<h2>{escape(name)}</h2>", f"<p>{spans}</p>"]
-    return "\n".join([*lines, "</html>", ""])
+        page.heading(name)
+        page.marked([(word.word, word.score) for word in words])
+    return page
 
 
 def show(explanation: Explanation) -> None:

@@ -83,6 +83,11 @@ class FrozenRecurrent(FrozenOrdered):
         states, mask = states_of(self.layers, inputs, self.vectors)
         return states.numpy(), mask.numpy()
 
+    def operations(self) -> int:
+        """Count the operations for one text of the full length, which torch's counter does not see."""
+        settings: Any = self.settings
+        return int(settings.flops())
+
     def pieces(self, query: Query) -> list[str]:
         """Return the words of the only text as they are read."""
         ids = self.inputs(query).ids[0]

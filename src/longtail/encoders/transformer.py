@@ -46,7 +46,7 @@ class Transformer(Encoder):
     pooling: Literal["mean", "cls"] = "mean"
     layers: int = Field(default=1, ge=1, le=100)  # the last ones, whose vectors stand side by side
     max_tokens: int = Field(default=32, ge=3, le=8192)
-    dropout: float = Field(default=0.1, ge=0, lt=1)  # behind the pooling
+    dropout: float = Field(default=0.1, ge=0, lt=1)  # of vectors and token states
     chunk: int = Field(default=512, ge=1)
     learning_rate: float = Field(default=1e-4, gt=0)
     tokens: bool = False

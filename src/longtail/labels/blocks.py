@@ -131,6 +131,18 @@ def edge_rows(graph: sp.csr_array) -> NDArray[np.int64]:
     return np.repeat(np.arange(graph.shape[0]), np.diff(graph.indptr))
 
 
+def laid_out(graph: sp.csr_array, values: NDArray[Any], fill: Any) -> NDArray[Any]:
+    """Lay values of the edges of a graph (N, L) out in rows of one length: (N, most), `fill` where there are fewer.
+
+    >>> laid_out(sp.csr_array(np.array([[0, 5], [0, 0], [6, 7]])), np.array([5, 6, 7]), -1).tolist()
+    [[5, -1], [-1, -1], [6, 7]]
+    """
+    sizes = np.diff(graph.indptr)
+    out = np.full((graph.shape[0], max(1, int(sizes.max(initial=0)))), fill, values.dtype)
+    out[edge_rows(graph), np.arange(graph.nnz) - np.repeat(graph.indptr[:-1], sizes)] = values
+    return out
+
+
 def same_edges(graph: sp.csr_array, values: NDArray[Any]) -> sp.csr_array:
     """Give the edges of a graph new values."""
     return sp.csr_array((values.astype(np.float32), graph.indices.copy(), graph.indptr.copy()), shape=graph.shape)

@@ -29,7 +29,8 @@ Place = Literal["dataset", "words", "batch", "candidates", "embeddings", "layers
 TextsAs = Literal["tower", "head", "words"]  # up to the head, through it as points go, or as sums of word vectors
 Replace = Callable[[NDArray[Any]], NDArray[Any]]
 DRAWN = "drawn"  # where a step remembers the labels that its points were drawn for
-TARGETS = "targets"  # where it keeps what the scores of labels should be while they are computed: (B, K)
+# Where it keeps, while labels are scored, what the scores should be and which of them there are: (B, K) each.
+TARGETS = "targets"
 
 
 class Inputs(Protocol):
@@ -271,6 +272,7 @@ class Network(Protocol):
     points: Points
     device: torch.device
     frozen: bool  # whether the tower stays as it is
+    given: Clusters | None  # of the labels, where those are learnt and no sampler makes them
     noise: Noise
 
     @property

@@ -13,12 +13,13 @@ import numpy as np
 from pydantic import Field
 
 from longtail.errors import RecipeError
+from longtail.labels.blocks import laid_out
 from longtail.labels.tree import Clusters as Partition
 from longtail.parts import BuiltSampler, Network, Query, Sampler
 from longtail.records import Cost, Sizes, record
 from longtail.samplers.batch_pool import BatchPool
 from longtail.samplers.beam import BuiltBeam
-from longtail.scorers.tree import TreeRetriever, padded
+from longtail.scorers.tree import TreeRetriever
 from longtail.types import Ints
 
 CHUNK = 1024  # points whose nodes are found at once
@@ -86,8 +87,8 @@ class BuiltTree(BuiltBeam):
 
     def __init__(self, settings: Tree, network: Network, above: Any) -> None:
         higher = above.sampler if isinstance(above.sampler, BuiltTree) else None
-        nodes, inner = above.partition, network.fit.partition
-        if inner is not None and inner is not nodes:  # this level is one of nodes, too
+        nodes, inner = above.partition, network.given
+        if inner is not None:  # this level is one of nodes, too
             of = np.empty(len(inner), np.int32)
             of[inner.of] = nodes.of
             nodes = Partition.build(of)
@@ -99,7 +100,7 @@ class BuiltTree(BuiltBeam):
         for start in range(0, len(inputs), CHUNK):
             some = inputs.take(np.arange(start, min(start + CHUNK, len(inputs))))
             found = retriever.nodes(Query.of_inputs(some))
-            beam = padded(found, -1, found.indices.astype(np.int32))
+            beam = laid_out(found, found.indices.astype(np.int32), -1)
             beam = np.where(beam < 0, np.maximum(beam[:, :1], 0), beam)
             beams.append(np.pad(beam, ((0, 0), (0, max(0, settings.top - beam.shape[1]))), "edge"))
         self.beams: Ints = np.concatenate(beams)

@@ -20,7 +20,6 @@ from scipy.special import expit
 from longtail.errors import ModelError
 from longtail.parts import Arrays, Query, TokenTower
 from longtail.scorers.vectors import VectorScorer
-from longtail.scorers.wrapped import Ranked
 from longtail.search.exact import largest
 from longtail.types import Floats, Ints
 
@@ -51,8 +50,8 @@ class AttentionScorer(VectorScorer):
     def search(self, query: Query, k: int) -> tuple[Ints, Floats]:
         """Find the k best of all labels for each text."""
         found, values = np.full((len(query), k), -1, np.int32), np.full((len(query), k), -np.inf, np.float32)
-        for first, states, mask in self._texts(query):
-            for row, scores in enumerate(self._all_scores(states, mask), first):
+        for some, states, mask in self._texts(query, np.arange(len(query))):
+            for row, scores in zip(some, self._scores(states, mask, slice(0, len(self))), strict=True):
                 places, best = largest(scores, k)
                 found[row, : len(places)], values[row, : len(best)] = places, best
         return found, values
@@ -61,38 +60,33 @@ class AttentionScorer(VectorScorer):
         """Score pairs: text rows[i] with labels[i]; rows ascend."""
         out = np.empty(len(rows), np.float32)
         starts = np.searchsorted(rows, np.arange(len(query) + 1))
-        for first, states, mask in self._texts(query):
-            for place in range(len(states)):
-                some = slice(starts[first + place], starts[first + place + 1])
-                if some.start < some.stop:
-                    wanted = self.store.take(np.asarray(labels[some]))
-                    out[some] = self._scores(states[place : place + 1], mask[place : place + 1], wanted)[0]
+        wanted = np.flatnonzero(np.diff(starts))
+        for some, states, mask in self._texts(query, wanted):
+            for place, text in enumerate(some):
+                own = slice(starts[text], starts[text + 1])
+                one = slice(place, place + 1)
+                out[own] = self._scores(states[one], mask[one], np.asarray(labels[own]))[0]
         return out
 
-    def top_one(self, query: Query, n: int) -> Ranked:
-        """Find the n best labels of the only text, best first; none where no word is known."""
-        labels, scores = self.top(query, n)
-        mask = labels[0] >= 0
-        return labels[0][mask], scores[0][mask]
+    def known(self, query: Query) -> NDArray[np.bool_]:
+        """Return which texts have a word: (N, 1)."""
+        return np.asarray((self._inputs(query).ids > 0).any(axis=1, keepdims=True), np.bool_)
 
-    def score_one(self, query: Query, labels: NDArray[Any]) -> Floats:
-        """Score chosen labels for the only text."""
-        order = np.argsort(labels, kind="stable")
-        scores = np.empty(len(labels), np.float32)
-        scores[order] = self.pairs(query, np.zeros(len(labels), np.int64), labels[order])
-        return scores
+    def knows(self, query: Query) -> bool:
+        """Whether the only text has a word."""
+        return bool(self.known(query)[0, 0])
 
     def score_rows(self, query: Query, rows: Floats, bias: float, best: float) -> Floats:
         """Score rows of new labels beside trained ones, of which the best of this text has the score `best`."""
-        _, states, mask = next(self._texts(query))
-        scores = self._scores(states, mask, rows)[0] + np.float32(bias)
+        _, states, mask = next(self._texts(query, np.zeros(1, np.int64)))
+        scores = self._by_layers(states, mask, rows)[0] + np.float32(bias)
         if self.retriever is None:
             return np.asarray(np.minimum(scores, best), np.float32)
         return self.retriever.score_new(scores, scores, best)
 
     def looks(self, query: Query, labels: NDArray[Any]) -> tuple[list[str], Floats]:
         """Return the words of the only text as they are read, and how much each label looks at each: (K, T)."""
-        _, states, mask = next(self._texts(query))
+        _, states, mask = next(self._texts(query, np.zeros(1, np.int64)))
         weights = word_weights(states, mask, as_tensor(self.store.take(labels)))[0].numpy()
         pieces = self.tower.pieces(query)
         return pieces, weights[:, : len(pieces)]
@@ -122,24 +116,29 @@ class AttentionScorer(VectorScorer):
         """The layers as tensors."""
         return [(as_tensor(weight), as_tensor(bias)) for weight, bias in self.layers]
 
-    def _texts(self, query: Query) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Encode a few texts at a time: the place of the first, their states, and which words there are."""
+    def _inputs(self, query: Query) -> Any:
+        """Turn texts into numbers, once."""
+        return query.once(self.tower, "inputs", lambda: self.tower.inputs(query))
+
+    def _texts(self, query: Query, wanted: NDArray[Any]) -> Iterator[tuple[NDArray[Any], Tensor, Tensor]]:
+        """Encode the texts at some places, a few at a time: their places, states, and which words there are."""
         import torch  # noqa: PLC0415
 
-        inputs = self.tower.inputs(query)
-        for first in range(0, len(query), TEXTS):
-            states, mask = self.tower.tokens(inputs.take(np.arange(first, min(first + TEXTS, len(query)))))
-            yield first, torch.from_numpy(states), torch.from_numpy(mask)
+        inputs = self._inputs(query)
+        for first in range(0, len(wanted), TEXTS):
+            some = wanted[first : first + TEXTS]
+            states, mask = self.tower.tokens(inputs.take(some))
+            yield some, torch.from_numpy(states), torch.from_numpy(mask)
 
-    def _all_scores(self, states: Tensor, mask: Tensor) -> Floats:
-        """Score texts against all labels: (n, L)."""
-        each = max(1, CELLS // max(1, mask.numel()))
-        blocks = range(0, len(self), each)
-        return np.concatenate(
-            [self._scores(states, mask, self.store.take(slice(i, min(i + each, len(self))))) for i in blocks], axis=1
-        )
+    def _scores(self, states: Tensor, mask: Tensor, labels: NDArray[Any] | slice) -> Floats:
+        """Score texts (n, T, D) against labels, a stretch of them at a time: (n, K)."""
+        count = labels.stop if isinstance(labels, slice) else len(labels)
+        each = max(1, CELLS // max(1, len(mask) * max(mask.shape[1], *(len(bias) for _, bias in self.layers))))
+        blocks = (slice(first, min(first + each, count)) for first in range(0, count, each))
+        rows = (self.store.take(some if isinstance(labels, slice) else labels[some]) for some in blocks)
+        return np.concatenate([self._by_layers(states, mask, some) for some in rows], axis=1)
 
-    def _scores(self, states: Tensor, mask: Tensor, rows: Floats) -> Floats:
+    def _by_layers(self, states: Tensor, mask: Tensor, rows: Floats) -> Floats:
         """Score texts (n, T, D) against rows (K, D): (n, K)."""
         import torch  # noqa: PLC0415
 

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import log_expit
 
-from longtail.labels.blocks import edge_rows
+from longtail.labels.blocks import edge_rows, laid_out
 from longtail.labels.tree import Clusters
 from longtail.parts import Arrays, FrozenTower, Query
 from longtail.types import Floats, LabelMatrix, best_of, contains, rows_of
@@ -24,7 +24,7 @@ from longtail.types import Floats, LabelMatrix, best_of, contains, rows_of
 
 @dataclass(frozen=True, eq=False)
 class TreeRetriever:
-    """The levels above the labels, the widest last."""
+    """The levels above the labels, the one with fewest nodes first."""
 
     levels: tuple[Any, ...]  # a scorer of the nodes of each level, without a retriever
     parents: tuple[Clusters, ...]  # the nodes of each level that what is below it belongs to: nodes, at last labels
@@ -47,8 +47,8 @@ class TreeRetriever:
         self, nodes: sp.csr_array, parents: Clusters, query: Query, by_rows: Callable[..., Floats] | None = None
     ) -> sp.csr_array:
         """List the children of nodes; entries are the scores of their parents, and their own where they have any."""
-        children = parents.labels_of(padded(nodes, -1, nodes.indices))
-        above = np.repeat(padded(nodes, 0.0, nodes.data), parents.table.shape[1], axis=1)
+        children = parents.labels_of(laid_out(nodes, nodes.indices, -1))
+        above = np.repeat(laid_out(nodes, nodes.data, 0.0), parents.table.shape[1], axis=1)
         below = rows_of(children, above, len(parents.of))
         below.sort_indices()
         if by_rows is not None:
@@ -100,7 +100,8 @@ class TreeRetriever:
         total = 0
         for place, scorer in enumerate(self.levels):
             share = 1.0 if place == 0 else min(1.0, self.top / len(self.parents[place - 1]))
-            total += round(scorer.operations() * share)
+            encoded = scorer.tower.operations()  # by every level in full
+            total += encoded + round((scorer.operations() - encoded) * share)
         return total, round(labels * min(1.0, self.top / len(self.parents[-1])))
 
     def arrays(self) -> Arrays:
@@ -110,11 +111,3 @@ class TreeRetriever:
         for place, scorer in enumerate(self.levels):
             arrays |= {f"level{place}.{name}": array for name, array in scorer.arrays().items()}
         return arrays
-
-
-def padded(matrix: sp.csr_array, fill: Any, values: NDArray[Any]) -> NDArray[Any]:
-    """Lay values of the entries of a matrix out in rows of one length, (N, most)."""
-    sizes = np.diff(matrix.indptr)
-    out = np.full((matrix.shape[0], max(1, int(sizes.max(initial=0)))), fill, values.dtype)
-    out[edge_rows(matrix), np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], sizes)] = values
-    return out

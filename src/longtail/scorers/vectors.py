@@ -33,9 +33,8 @@ def known(vectors: Floats) -> NDArray[np.bool_]:
     return np.asarray(vectors.any(axis=1, keepdims=True), np.bool_)
 
 
-def answered(vectors: Floats, labels: Ints, scores: Floats) -> tuple[Ints, Floats]:
-    """Leave texts without a known word without labels."""
-    mask = known(vectors)
+def answered(mask: NDArray[np.bool_], labels: Ints, scores: Floats) -> tuple[Ints, Floats]:
+    """Leave texts without a known word, (N, 1) False, without labels."""
     return np.where(mask, labels, np.int32(-1)), np.where(mask, scores, np.float32(-np.inf))
 
 
@@ -140,11 +139,15 @@ class VectorScorer:
         labels, scores = np.full((len(query), k), -1, np.int32), np.full((len(query), k), -np.inf, np.float32)
         if self.retriever is not None:
             best = best_of(self.proposed(query), k)
-            found = answered(self.tower.encode(query), best.labels, best.scores)
+            found = answered(self.known(query), best.labels, best.scores)
         else:
-            found = answered(self.tower.encode(query), *self.search(query, k))
+            found = answered(self.known(query), *self.search(query, k))
         labels[:, : found[0].shape[1]], scores[:, : found[1].shape[1]] = found
         return labels, scores
+
+    def known(self, query: Query) -> NDArray[np.bool_]:
+        """Return which texts have anything to go by: (N, 1)."""
+        return known(self.tower.encode(query))
 
     def search(self, query: Query, k: int) -> tuple[Ints, Floats]:
         """Find the k best of all labels for each text."""
@@ -206,7 +209,7 @@ class VectorScorer:
         """Find the n best labels of the only text, best first; none where no word is known."""
         if not self.knows(query):
             return np.zeros(0, np.int64), np.zeros(0, np.float32)
-        if self.retriever is not None:
+        if not self.searchable:
             labels, scores = self.top(query, n)
             mask = labels[0] >= 0
             return labels[0][mask], scores[0][mask]
@@ -214,7 +217,7 @@ class VectorScorer:
 
     def score_one(self, query: Query, labels: NDArray[Any]) -> Floats:
         """Score chosen labels for the only text."""
-        if self.retriever is None:
+        if self.searchable:
             return self.store.score(self.encoded_one(query), labels)
         order = np.argsort(labels, kind="stable")
         scores = np.empty(len(labels), np.float32)

@@ -143,7 +143,8 @@ class Loop:
         if length > limit:
             for part in parts:
                 part.mul_(limit / length)
-        self.norms.append(min(length, limit))
+        if length > 0:
+            self.norms.append(min(length, limit))
 
     def _weights(self) -> dict[str, Tensor]:
         """Name all weights: those of tables and those that every step changes."""

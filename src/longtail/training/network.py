@@ -112,13 +112,13 @@ class Term:
             return names if self.partition is None else None
         return self.network.tower.bags(names, self.partition)
 
-    def take_over(self, other: Term) -> None:
-        """Start from another term's weights, wherever there is one of the same name and shape."""
+    def take_over(self, other: Term, *, rows: bool = True) -> None:
+        """Start from another term's weights, wherever there is one of the same name and shape; rows too, or layers."""
         ours, theirs = (dict(nn.ModuleDict(term.modules()).state_dict()) for term in (self, other))
         for name, value in ours.items():
             if name in theirs and theirs[name].shape == value.shape:
                 value.copy_(theirs[name])
-        for name, table in self.classifier.tables.items():
+        for name, table in self.classifier.tables.items() if rows else ():
             found = other.classifier.tables.get(name)
             if found is not None and found.values.shape == table.values.shape:
                 table.values.copy_(found.values)
@@ -149,14 +149,14 @@ class Term:
         candidates = self.candidates(batch, states, step)
         labels, device = candidates.labels, self.network.device
         mask = None if candidates.mask is None else candidates.mask.to(device)
-        wanted = to_dense(targets, labels, device)
-        if self.partition is None:
-            step.memory[TARGETS] = wanted
-        scores = self.classifier(*self.encoded(batch.inputs, labels, states, step), step)
-        wanted = step.memory.pop(TARGETS, wanted)
         if excluded.nnz:
             allowed = to_dense(excluded, labels, device) == 0
             mask = allowed if mask is None else mask & allowed
+        wanted = to_dense(targets, labels, device)
+        if self.partition is None:
+            step.memory[TARGETS] = wanted, mask
+        scores = self.classifier(*self.encoded(batch.inputs, labels, states, step), step)
+        step.memory.pop(TARGETS, None)
         return Scored(scores, wanted, mask)
 
     def _by_rows(self, batch: Batch, states: Encoded, step: Step, weights: Tensor) -> Tensor:
@@ -245,10 +245,11 @@ class TrainedNetwork:
             if before is not None:
                 same = [old for old in before.terms if old.objective.over == objective.over]
                 same = [old for old in same if old.partition is term.partition]
-                if objective.classifier.hands_down:
-                    same += [old for old in before.terms if old.objective.classifier == objective.classifier]
-                for old in same[:1]:
-                    term.take_over(old)
+                if same:
+                    term.take_over(same[0])
+                elif objective.classifier.hands_down:
+                    for old in [old for old in before.terms if old.objective.classifier == objective.classifier][:1]:
+                        term.take_over(old, rows=False)
         self.tower.module.requires_grad_(not frozen)
         self.dense = nn.ModuleDict({"tower": self.tower.module})
         for place, term in enumerate(self.terms):

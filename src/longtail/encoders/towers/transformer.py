@@ -56,7 +56,7 @@ class TransformerTower:
         if not self.settings.tokens:
             return States(by_length(self.module, tokens, mask, self.settings, pooled, together=together))
         states = by_length(self.module, tokens, mask, self.settings, hidden, together=together)
-        return States(pool(states, mask, self.settings), states, mask)
+        return States(pool(states, mask, self.settings), states * mask[:, :, None], mask)
 
     def _device(self) -> torch.device:
         return next(self.module.parameters()).device
@@ -213,5 +213,5 @@ def encode(layers: Any, ids: NDArray[np.int32], settings: Transformer) -> Floats
 def encode_tokens(layers: Any, ids: NDArray[np.int32], settings: Transformer) -> tuple[Floats, NDArray[np.bool_]]:
     """Return states (N, T, D) of token ids outside of training, and which tokens there are."""
     tokens, mask = as_tensors(ids, torch.device("cpu"))
-    states = by_length(layers, embedded(layers, tokens), mask, settings, hidden)
+    states = by_length(layers, embedded(layers, tokens), mask, settings, hidden) * mask[:, :, None]
     return states.numpy(), mask.numpy()

@@ -1,4 +1,4 @@
-"""LABELS → NODES ABOVE THEM → WEIGHTS TO GO ON FROM: the levels of a tree are trained from the widest nodes down.
+"""LABELS → NODES ABOVE THEM → WEIGHTS TO GO ON FROM: the levels of a tree are trained from its root down.
 
 Each level is a model like the one over labels; it starts from the encoder and the layers of the level above.
 References: [AttentionXML]; methods §5.12.
@@ -45,16 +45,15 @@ class Levels(LoopStage):
         if not depths:
             return fit
         leaves = partition(fit.train, fit.words, 2 ** depths[-1], seed=fit.seed)
-        own = fit.partition
+        augmentations = prepared(fit)
         for place, depth in enumerate(depths):
             nodes = Clusters.build(leaves.of >> (depths[-1] - depth))
             sampler = tree if place else named("all_labels")
             level = replace(objective, over="clusters", sampler=sampler)
-            fit = fit.changed(partition=nodes)
-            network = TrainedNetwork(fit, (level,), self.training, augmentations=prepared(fit), partition=nodes)
+            network = TrainedNetwork(fit, (level,), self.training, augmentations=augmentations, partition=nodes)
             run_loop(network, f"levels{place + 1 if place else ''}", self.training)
             fit = fit.changed(before=network)
-        return fit.changed(partition=own)
+        return fit
 
     def open(self, arrays: Mapping[str, NDArray[Any]], scorer: Scorer, opened: Callable[..., Any]) -> Scorer:
         """Put the levels of a model file above the scorer of labels."""
