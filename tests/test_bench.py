@@ -80,6 +80,8 @@ def one_job(**more):
         (SUITE.replace('recipe = "knn"', 'recipe = "knn"\nset = { "lexical.neighbour" = 3 }'), "'neighbours'"),
         (SUITE + 'change = "permute-label-text"', "'permute-label-texts'"),
         (SUITE + 'change = "permute-label-texts:2"', "at most 1"),
+        (SUITE + 'change = "first-words"', "first-words:32"),
+        (SUITE + 'change = "first-words:0.5"', "first-words:32"),
         (SUITE + "ensemble = 0", "ensemble"),
         (SUITE.replace('"tail"', '"tial"'), "did you mean 'tail'"),
         ('ratio_to = "omikuji"\n' + SUITE, "ratio_to"),
@@ -288,6 +290,9 @@ def test_changes_of_the_data(place):
     divided = job_data(one_job(change=changes("validation"), seed=5))
     assert len(divided.train) + len(divided.test) == len(whole.train)
     assert divided.fingerprint == job_data(one_job(change=("validation",))).fingerprint
+    short = job_data(one_job(change=changes("first-words:1")))
+    assert all(len(text.split()) <= 1 for part in (short.train, short.test) for text in part.texts)
+    assert short.labels.texts == whole.labels.texts
     moved = job_data(one_job(change=changes("permute-label-texts"), seed=1))
     assert moved.test.labels.texts == moved.train.labels.texts != whole.labels.texts
     assert sorted(moved.labels.texts) == sorted(whole.labels.texts)

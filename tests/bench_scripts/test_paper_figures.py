@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT / "bench" / "paper_figures"))  # as `python bench/pa
 import figure_cosines
 import figure_curves
 import figure_examples
+import figure_positives
 from figure_cosines import Summary
 from figure_curves import Curve
 from paper_figures.__main__ import main
@@ -50,7 +51,9 @@ def test_the_folder_is_a_command(monkeypatch, capsys):
     with pytest.raises(SystemExit, match="0"):
         runpy.run_path(str(ROOT / "bench" / "paper_figures"), run_name="__main__")
     page = capsys.readouterr().out
-    assert all(f"python bench/paper_figures {name}" in page for name in ("cosines", "curves", "side-by-side"))
+    assert all(
+        f"python bench/paper_figures {name}" in page for name in ("cosines", "curves", "side-by-side", "positives")
+    )
 
 
 @pytest.mark.parametrize("kind", [sp.csr_array, np.asarray])
@@ -252,3 +255,17 @@ def test_curves_of_real_trainings(tmp_path):
     assert [line["steps"] // line["epochs"] for line in lines] == [3, 3, 7, 7]  # 23 points, or 51, in batches of 8
     assert all(line["all_steps"] > line["steps"] for line in lines)
     assert not (tmp_path / "curves.unfinished").exists()
+
+
+def test_positives_in_the_pool_are_counted():
+    train = pets().train
+    rows = list(figure_positives.drawn(train, 8))
+    found = {(row.similar, row.beta, row.eta): row for row in rows}
+    assert len(found) == 2 * len(figure_positives.BETAS) * len(figure_positives.ETAS)
+    for row in rows:  # two labels a point: one of its own at most with beta = 1, both from beta = 2 on
+        assert min(row.beta, 2) <= row.positives <= 2
+        assert row.pool <= len(train.labels)
+    assert found[True, 1, 0].positives > 1  # drawn for a neighbour
+    page = "\n".join(figure_positives.positives_page(train, rows))
+    assert "| 3 | 6 | 2.00 |" in page
+    assert page.count("confirmed here") == 3

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from torch.nn import functional
 import longtail as lt
 from longtail.classifiers import attention
 from longtail.classifiers.attention import BuiltAttention, Contexts, LabelAttention
+from longtail.cli import main
 from longtail.data.sequences import Sequences
 from longtail.encoders.inputs import Ordered
 from longtail.encoders.recurrent import Recurrent
@@ -233,3 +236,34 @@ def test_explanations_say_what_a_label_looks_at(tmp_path):
     assert explanation.to_dict()["looked"][0]["word"] == "word3"
     lt.fit("knn", train).save(tmp_path / "knn")
     assert lt.Index.load(tmp_path / "knn").explanation("word3 filler1", 3).looked == ()
+
+
+def test_the_command_marks_what_labels_look_at(tmp_path, capsys):
+    train = board()
+    lt.fit(small("attentionxml", sampler__levels=[], training__epochs=5), train).save(tmp_path / "run")
+    page = tmp_path / "page.html"
+    command = ["longtail", "explain", str(tmp_path / "run")]
+    with (
+        patch.object(sys, "argv", [*command, "word3 <filler1>", "--html", str(page)]),
+        pytest.raises(SystemExit, match="0"),
+    ):
+        main()
+    shown = capsys.readouterr().out
+    assert shown.count(" looks at ") == 5
+    assert "word3" in shown
+    html = page.read_text(encoding="utf-8")
+    assert html.count("<h2>") == 5
+    assert html.count("<mark ") == 10
+    none = [*command, "", "--label", "3", "--html", str(tmp_path / "none.html")]
+    with patch.object(sys, "argv", none), pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 3
+    assert "look at no words of this text" in capsys.readouterr().err
+    lt.fit("knn", train).save(tmp_path / "knn")
+    with (
+        patch.object(sys, "argv", ["longtail", "explain", str(tmp_path / "knn"), "word3", "--html", str(page)]),
+        pytest.raises(SystemExit) as stopped,
+    ):
+        main()
+    assert stopped.value.code == 3
+    assert "--html is for attentionxml and laroberta" in capsys.readouterr().err
