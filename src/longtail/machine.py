@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
+from longtail.errors import MissingExtra
 from longtail.types import Floats
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # of malloc.h
@@ -19,6 +20,7 @@ MOST_THREADS = 8  # every thread has buffers of its own
 SMALL = 2**18  # multiplications that OpenBLAS does in one thread
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class _ThreadState(threading.local):
@@ -65,6 +67,16 @@ def product(left: Floats, right: Floats) -> Floats:
     for start in range(0, len(left), rows):
         np.matmul(left[start : start + rows], right, out=out[start : start + rows])
     return out
+
+
+def compiled(function: Function) -> Function:
+    """Compile a function of numbers and arrays when it is first called, once for all processes; it holds no lock."""
+    try:
+        import numba  # noqa: PLC0415  (an extra, which takes half a second to import)
+    except ImportError:
+        raise MissingExtra("numba", "linear") from None
+    kernel: Function = numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "arcp", "nsz"})(function)
+    return kernel
 
 
 def keep_freed_memory() -> None:

@@ -112,8 +112,8 @@ class Candidates(NamedTuple):
 
     labels: NDArray[np.int64]
     scores: Floats
-    similarity: float  # of the nearest label text; 0 if there is none, or label texts do not count
-    votes: float  # of the label with most
+    similarity: float = 0.0  # of the nearest label text; 0 if there is none, or label texts do not count
+    votes: float = 0.0  # of the label with most
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,247 @@
+"""WORDS × LABELS → SPARSE ROWS: one linear classifier for each label over TF-IDF words, in trees of labels.
+
+Labels that their points describe alike are put together, level by level, down to a few dozen. Every child of a node is
+told from its siblings on the points of the node: so a label's negatives are the points of similar labels, and the way to
+them decides the rest. What is trained grows with the points of labels and the children of nodes, not with points × labels.
+
+References: [Parabel], [PECOS]; methods §4.2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from pydantic import Field
+
+from longtail.data.dataset import Split
+from longtail.data.tokens import Words
+from longtail.files import read_arrays, write_arrays
+from longtail.labels.blocks import unit_rows
+from longtail.labels.tree import Clusters, clusters, pifa
+from longtail.machine import cores, in_threads
+from longtail.parts import Voice
+from longtail.records import Cost, Sizes, record
+from longtail.scorers.linear import Forest, LinearScorer
+from longtail.types import Floats, Ints, LabelMatrix, Progress, without
+
+TEXT_SHARE = 0.5  # of a label's text in what it is clustered by, beside its points
+WORK = 2e8  # entries of points × children of a block
+MOST_TREES = 20
+ENTRY = 12  # bytes of an entry of a row
+Rows = tuple[NDArray[np.int64], Ints, Floats, Floats]  # of children: ends, words, weights, biases
+
+
+@record
+class Linear(Voice):
+    """Settings of the linear classifiers."""
+
+    part: ClassVar[str] = "linear"
+    trees: int = Field(default=1, ge=1, le=MOST_TREES)  # with clusters of their own; their probabilities are averaged
+    leaf: int = Field(default=64, ge=2)  # labels of a lowest node, at most
+    branching: int = Field(default=32, ge=2)  # children of the nodes above
+    penalty: float = Field(default=1.0, gt=0)  # of an error, beside the length of a row: C
+    iterations: int = Field(default=20, ge=1)  # over the points of a node
+    tolerance: float = Field(default=0.1, gt=0)  # of the solver
+    prune: float = Field(default=0.1, ge=0)  # smaller weights are dropped
+    beam: int = Field(default=10, ge=1, le=1000)  # nodes of a level that a search follows
+    pairs: bool = False  # pieces of names and pairs of words count too
+
+    def choose(
+        self, train: Split, validation: Split | None, words: Words, *,
+        seed: int = 0, scratch: Path | None = None, progress: Progress | None = None,
+    ) -> tuple[Self, LinearScorer | None]:  # fmt: skip
+        """Settle nothing; where validation points were held out, fit to the others."""
+        if validation is None:
+            return self, None
+        return self, self.fit(train, words, seed=seed, scratch=scratch, progress=progress)
+
+    def fit(
+        self, train: Split, words: Words, *,
+        seed: int = 0, scratch: Path | None = None, progress: Progress | None = None,
+    ) -> LinearScorer:  # fmt: skip
+        """Cluster the labels and train the classifiers, tree by tree."""
+        names, texts = train.labels.texts, train.need_texts("linear")
+        if self.pairs:
+            words = Words.fit(texts, names or [], pairs=True)
+        bags, original = words.bag(texts), train.original
+        vectors = pifa(original.targets, words.bag(original.need_texts("linear")))
+        if names is not None:
+            vectors = unit_rows(sp.csr_array(vectors + np.float32(TEXT_SHARE) * unit_rows(words.bag(names))))
+        key = hashlib.sha256(f"{train.fingerprint} {self.dump()} {seed}".encode()).hexdigest()[:16]
+        own = None if scratch is None else scratch / f"linear-{key}"
+        grower = _Grower(self, bags, train.targets, train.excluded, own, progress)
+        trees = []
+        for tree in range(self.trees):
+            levels = self.levels(vectors, seed=seed * MOST_TREES + tree)
+            trees.append(grower.grow(levels, f"tree {tree + 1} of {self.trees}"))
+        if self.pairs:
+            words.forget()  # nobody else has these
+        if own is not None:
+            shutil.rmtree(own, ignore_errors=True)
+        return LinearScorer(words, _joined(trees), len(train.labels), self.beam)
+
+    def levels(self, vectors: sp.csr_array, *, seed: int) -> list[Clusters]:
+        """Cluster labels, from the coarsest level to the finest; none where one node holds them all."""
+        count = 1
+        while count * self.leaf < vectors.shape[0]:
+            count *= 2
+        if count == 1:
+            return []
+        finest = clusters(vectors, count, seed=seed)
+        halvings = count.bit_length() - 1
+        depth = -(-halvings // (self.branching.bit_length() - 1))  # of nodes with about as many children each
+        cuts = [halvings * (depth - level) // depth for level in range(1, depth + 1)]
+        return [Clusters.build(finest >> cut) for cut in cuts]
+
+    def load(self, folder: Path, words: Words) -> LinearScorer:
+        """Open the scorer of a model folder."""
+        return LinearScorer.load(folder, words, self.beam, pairs=self.pairs)
+
+    def cost(self, sizes: Sizes) -> Cost:
+        """Count the entries of rows, most of them of words of a label's own points, and those that a solver reads."""
+        entries = self.trees * (1.5 * sizes.pairs * sizes.words + 16 * sizes.labels)
+        read = self.trees * sizes.pairs * sizes.words * (self.leaf + self.branching) * self.iterations / 4
+        return Cost(memory=3 * ENTRY * entries, disk=ENTRY * entries, seconds=read * 1e-9)
+
+
+@dataclass(frozen=True, eq=False)
+class _Grower:
+    """Trains the classifiers of trees over the same points."""
+
+    settings: Linear
+    bags: sp.csr_array  # (N, V)
+    targets: LabelMatrix  # (N, L)
+    excluded: LabelMatrix  # (N, L)
+    scratch: Path | None
+    progress: Progress | None
+
+    def grow(self, levels: list[Clusters], name: str) -> Forest:
+        """Train one tree, level by level: children that are nodes follow in the order of their clusters."""
+        parts: list[Forest] = []
+        points, labels = self.targets.shape
+        groups = sp.csr_array(
+            (np.ones(points, np.float32), np.arange(points, dtype=np.int32), np.array([0, points])), shape=(1, points)
+        )
+        nodes_before = 0
+        for depth in range(len(levels) + 1):
+            above = np.zeros(labels, np.int32) if depth == 0 else levels[depth - 1].of
+            if depth < len(levels):
+                partition = levels[depth]
+                targets = partition.targets(self.targets)
+                excluded = without(partition.targets(self.excluded), targets)
+                owners = above[partition.members[partition.starts[:-1]]]  # of each child
+                below = np.arange(len(partition), dtype=np.int32) + np.int32(nodes_before + groups.shape[0])
+            else:
+                order = np.argsort(above, kind="stable")  # labels by node
+                targets, excluded = self.targets[:, order], self.excluded[:, order]
+                owners, below = above[order], (-1 - order).astype(np.int32)
+            firsts = np.searchsorted(owners, np.arange(groups.shape[0] + 1)).astype(np.int64)
+            by_child = sp.csr_array(targets.T)
+            rows = self._solved(firsts, groups, by_child, sp.csr_array(excluded.T), f"{name}, level {depth + 1}")
+            parts.append(_level(rows, firsts, below, self.bags.shape[1]))
+            nodes_before += groups.shape[0]
+            groups = by_child
+        return _stacked(parts, np.zeros(1, np.int32))
+
+    def _solved(
+        self, firsts: NDArray[np.int64], groups: sp.csr_array, targets: sp.csr_array, excluded: sp.csr_array, name: str
+    ) -> Rows:
+        """Solve for the children of all nodes of a level, in blocks that are kept in the scratch folder."""
+        from longtail.classifiers.solver import solve_children  # noqa: PLC0415  (numba is an extra)
+
+        blocks = list(_blocks(firsts, groups, self.bags))
+        settings, done = self.settings, 0
+
+        def work(item: tuple[int, NDArray[np.int64]]) -> Rows:
+            file = None if self.scratch is None else self.scratch / f"{name} {item[0]}.safetensors".replace(" ", "-")
+            if file is not None and file.exists():
+                arrays = read_arrays(file)
+                return arrays["ends"], arrays["words"], arrays["values"], arrays["biases"]
+            found = solve_children(
+                self.bags.indptr, self.bags.indices, self.bags.data, self.bags.shape[1], item[1],
+                groups.indptr, groups.indices, targets.indptr, targets.indices, targets.data,
+                excluded.indptr, excluded.indices,
+                settings.penalty, settings.iterations, settings.tolerance, settings.prune, 1,
+            )  # fmt: skip
+            if file is not None:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_arrays(file, dict(zip(("ends", "words", "values", "biases"), found, strict=True)))
+            return found
+
+        solved = []
+        for rows in in_threads(work, enumerate(blocks)):
+            solved.append(rows)
+            done += 1
+            if self.progress is not None:
+                self.progress(f"linear classifiers, {name}", done, len(blocks))
+        before = np.cumsum([0, *(len(words) for _, words, _, _ in solved)])
+        ends = [rows[0] + start for rows, start in zip(solved, before, strict=False)]
+        joined = [np.concatenate([rows[place] for rows in solved]) for place in (1, 2, 3)]
+        return np.concatenate(ends), joined[0], joined[1], joined[2]
+
+
+def _blocks(firsts: NDArray[np.int64], groups: sp.csr_array, bags: sp.csr_array) -> Iterator[NDArray[np.int64]]:
+    """Cut the children of nodes, in order, into blocks of about equal work: rows (node, first child, behind the last)."""
+    entries = np.append(0, np.cumsum(np.diff(bags.indptr)[groups.indices] + 1))[groups.indptr]
+    sizes = np.diff(entries).astype(np.float64)  # of what a solver reads for one child
+    limit = min(WORK, max(float(sizes @ np.diff(firsts)) / (4 * cores()), 1.0))
+    block: list[tuple[int, int, int]] = []
+    work = 0.0
+    for node in range(len(firsts) - 1):
+        first, behind = int(firsts[node]), int(firsts[node + 1])
+        step = max(1, int(limit // max(sizes[node], 1.0)))
+        for start in range(first, behind, step):
+            end = min(start + step, behind)
+            block.append((node, start, end))
+            work += sizes[node] * (end - start)
+            if work >= limit:
+                yield np.array(block, np.int64)
+                block, work = [], 0.0
+    if block:
+        yield np.array(block, np.int64)
+
+
+def _level(rows: Rows, firsts: NDArray[np.int64], below: Ints, vocabulary: int) -> Forest:
+    """Sort the rows of the children of each node by word."""
+    from longtail.classifiers.solver import chunked  # noqa: PLC0415
+
+    ends, words, values, biases = rows
+    node_ends, own, word_ends, children, weights = chunked(firsts, ends, words, values, vocabulary)
+    return Forest(np.zeros(0, np.int32), firsts, below, biases, node_ends, own, word_ends, children, weights)
+
+
+def _stacked(parts: list[Forest], roots: Ints) -> Forest:
+    """Put the nodes of forests one after the other; the nodes that they name must be right already."""
+    slots, terms, entries = (
+        np.cumsum([0, *(len(values) for values in sizes)])
+        for sizes in ([p.below for p in parts], [p.words for p in parts], [p.weights for p in parts])
+    )
+    return Forest(
+        roots=roots,
+        firsts=np.concatenate([[0], *(part.firsts[1:] + start for part, start in zip(parts, slots, strict=False))]),
+        below=np.concatenate([part.below for part in parts]),
+        biases=np.concatenate([part.biases for part in parts]),
+        node_ends=np.concatenate([part.node_ends + start for part, start in zip(parts, terms, strict=False)]),
+        words=np.concatenate([part.words for part in parts]),
+        word_ends=np.concatenate([part.word_ends + start for part, start in zip(parts, entries, strict=False)]),
+        children=np.concatenate([part.children for part in parts]),
+        weights=np.concatenate([part.weights for part in parts]),
+    )
+
+
+def _joined(trees: list[Forest]) -> Forest:
+    """Put trees side by side."""
+    before = np.cumsum([0, *(len(tree.node_ends) for tree in trees)])
+    moved = [
+        replace(tree, below=np.where(tree.below >= 0, tree.below + start, tree.below).astype(np.int32))
+        for tree, start in zip(trees, before, strict=False)
+    ]
+    return _stacked(moved, before[:-1].astype(np.int32))

@@ -1,0 +1,193 @@
+"""TEXT → LABELS BY LINEAR CLASSIFIERS over words, in trees of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from longtail.data.tokens import Words
+from longtail.errors import ModelError
+from longtail.files import read_arrays, write_arrays
+from longtail.machine import in_threads
+from longtail.parts import Query
+from longtail.scorers.lexical import Candidates
+from longtail.types import Floats, Ints, rows_of
+
+FILE = "linear.safetensors"
+BLOCK = 512  # queries that a thread works on at once
+TEMPER = np.float32(0.5)  # probabilities to this power are scores: what is added to other scores should not be all or nothing
+NEW_SLOPE, NEW_BIAS = 2.0, -1.0  # a new label's row: its own text has margin 1, a text without its words -1
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """Trees of labels; the classifiers of a node's children lie side by side, word by word."""
+
+    roots: Ints  # (T,) nodes
+    firsts: NDArray[np.int64]  # (I + 1,) the first child of each node
+    below: Ints  # (S,) the node behind each child, or -1 - its label
+    biases: Floats  # (S,)
+    node_ends: NDArray[np.int64]  # (I,) where the words of each node end
+    words: Ints  # (F,) ascending in each node
+    word_ends: NDArray[np.int64]  # (F,) where the entries of each word of a node end
+    children: Ints  # (E,) places among the children of the node
+    weights: Floats  # (E,)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Name the arrays for a model file."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]], labels: int, vocabulary: int) -> Forest:
+        """Put the arrays of a model file together, after checking that every place that they name is there."""
+        forest = cls(**{field.name: arrays[field.name] for field in fields(cls)})
+        forest.check(labels, vocabulary)
+        return forest
+
+    def check(self, labels: int, vocabulary: int) -> None:
+        """Refuse arrays that lead a search astray."""
+        nodes, slots, terms, entries = (len(a) for a in (self.node_ends, self.below, self.words, self.weights))
+        kinds = {
+            "roots": np.int32, "firsts": np.int64, "below": np.int32, "biases": np.float32, "node_ends": np.int64,
+            "words": np.int32, "word_ends": np.int64, "children": np.int32, "weights": np.float32,
+        }  # fmt: skip
+        sound = all(getattr(self, name).dtype == kind and getattr(self, name).ndim == 1 for name, kind in kinds.items())
+        sound = sound and len(self.roots) > 0 and nodes > 0 and len(self.firsts) == nodes + 1
+        sound = sound and len(self.biases) == slots and len(self.word_ends) == terms and len(self.children) == entries
+        sound = sound and _ascends(self.firsts, 0, slots) and _ascends(self.node_ends, None, terms)
+        sound = sound and _ascends(self.word_ends, None, entries) and _inside(self.words, 0, vocabulary)
+        sound = sound and _inside(self.roots, 0, nodes) and _inside(self.below, -labels, nodes)
+        sound = sound and bool(np.isfinite(self.weights).all() and np.isfinite(self.biases).all())
+        if sound:
+            # A child stands behind the node that it belongs to, so that every way down ends.
+            behind = np.repeat(np.arange(nodes), np.diff(self.firsts))
+            sound = bool(((self.below < 0) | (self.below > behind)).all())
+            sizes = np.diff(self.firsts)
+            of_term = np.repeat(np.arange(nodes), np.diff(self.node_ends, prepend=0))
+            of_entry = np.repeat(of_term, np.diff(self.word_ends, prepend=0))
+            sound = sound and bool(((self.children >= 0) & (self.children < sizes[of_entry])).all())
+        if not sound:
+            raise ModelError(f"{FILE}: the trees of the model are damaged; train again")
+
+    @cached_property
+    def owners(self) -> Ints:
+        """The node that each child belongs to."""
+        return np.repeat(np.arange(len(self.node_ends), dtype=np.int32), np.diff(self.firsts))
+
+    def paths(self, labels: int) -> Ints:
+        """List the children on the way to each label, from the last to the first: (T, L, depth), -1 behind the end."""
+        inner = np.flatnonzero(self.below >= 0)
+        above = np.full(len(self.node_ends), -1, np.int32)  # the child that leads to each node; the roots have none
+        above[self.below[inner]] = inner
+        last = np.flatnonzero(self.below < 0).astype(np.int32)
+        ways, roots = [last], self.owners[last]
+        while len(ways) <= len(self.node_ends) and (further := above[roots] >= 0).any():
+            ways.append(np.where(further, above[roots], -1).astype(np.int32))
+            roots = np.where(further, self.owners[ways[-1]], roots)
+        tree = np.zeros(len(self.node_ends), np.int64)
+        tree[self.roots] = np.arange(len(self.roots))
+        paths = np.full((len(self.roots), labels, len(ways)), -1, np.int32)
+        paths[tree[roots], -1 - self.below[last]] = np.stack(ways, axis=1)
+        return paths
+
+
+@dataclass(frozen=True, eq=False)
+class LinearScorer:
+    """Linear classifiers over words in trees of labels. A score is the root of the probability on the way to a label."""
+
+    words: Words
+    forest: Forest
+    count: int  # of labels
+    beam: int  # nodes of a level that are followed
+
+    def __len__(self) -> int:
+        return self.count
+
+    def top(self, query: Query, k: int) -> tuple[Ints, Floats]:
+        """Find the k best labels of each text."""
+        from longtail.scorers.beam import search  # noqa: PLC0415  (numba is an extra)
+
+        bags, forest = query.bag(self.words), self.forest
+        labels, scores = np.full((len(query), k), -1, np.int32), np.full((len(query), k), -np.inf, np.float32)
+
+        def work(block: slice) -> None:
+            search(
+                bags.indptr, bags.indices, bags.data, block.start, forest.roots, forest.firsts, forest.node_ends,
+                forest.words, forest.word_ends, forest.children, forest.weights, forest.biases, forest.below,
+                self.beam, np.zeros(self.count, np.float32), labels[block], scores[block],
+            )  # fmt: skip
+
+        for _ in in_threads(work, query.blocks(BLOCK)) if len(query) > BLOCK else map(work, query.blocks(BLOCK)):
+            pass
+        known = labels >= 0
+        scores[known] **= TEMPER
+        return labels, scores
+
+    def scores(self, query: Query, k: int) -> sp.csr_array:
+        """Score many texts: (N, L) with the k best labels of each as stored entries."""
+        return rows_of(*self.top(query, k), self.count)
+
+    def candidates(self, query: Query, k: int, also: NDArray[Any] | None = None) -> Candidates:
+        """Score the k best labels of the only text, and the labels `also` anyway."""
+        labels, scores = (values[0] for values in self.top(query, k))
+        own = labels[labels >= 0].astype(np.int64)
+        if also is None:
+            return Candidates(own, scores[: len(own)])
+        return Candidates(chosen := np.union1d(own, also), self._score(query, chosen))
+
+    def _score(self, query: Query, chosen: NDArray[np.int64]) -> Floats:
+        """Score chosen labels of the only text."""
+        from longtail.scorers.beam import score  # noqa: PLC0415
+
+        bags, forest, scores = query.bag(self.words), self.forest, np.zeros(len(chosen), np.float32)
+        score(
+            bags.indices, bags.data, self._paths, forest.owners, chosen, forest.firsts, forest.node_ends, forest.words,
+            forest.word_ends, forest.children, forest.weights, forest.biases, scores,
+        )  # fmt: skip
+        return scores**TEMPER
+
+    @cached_property
+    def _paths(self) -> Ints:
+        """The children on the way to each label."""
+        return self.forest.paths(self.count)
+
+    def added(self, similar: Floats, proposed: Candidates | None) -> Floats:
+        """Score labels that came after training by the similarity of their texts: a row that starts from the text."""
+        short = np.maximum(0, 1 - (NEW_SLOPE * similar + NEW_BIAS))
+        return np.exp(-TEMPER * short * short).astype(np.float32)
+
+    def save(self, folder: Path) -> None:
+        """Write the trees into a model folder; words that are not its own are written by their owner."""
+        if self.words.pairs:
+            self.words.save(folder)
+        write_arrays(folder / FILE, self.forest.arrays() | {"labels": np.array([self.count], np.int64)})
+
+    @classmethod
+    def load(cls, folder: Path, words: Words, beam: int, *, pairs: bool) -> LinearScorer:
+        """Open what `save` wrote."""
+        arrays = read_arrays(folder / FILE)
+        words = Words.load(folder, pairs=True) if pairs else words
+        if arrays["labels"].shape != (1,) or not 0 < int(arrays["labels"][0]) < 2**31:
+            raise ModelError(f"{FILE}: the number of labels is damaged; train again")
+        count = int(arrays["labels"][0])
+        return cls(words, Forest.of_arrays(arrays, count, len(words)), count, beam)
+
+
+def _ascends(ends: NDArray[np.int64], first: int | None, last: int) -> bool:
+    """Return whether places ascend, from `first` if that is given, to `last`; compared, since differences may overflow."""
+    if len(ends) == 0:
+        return last == 0
+    begins = ends[0] >= 0 if first is None else ends[0] == first
+    return bool(begins and ends[-1] == last and (ends[1:] >= ends[:-1]).all())
+
+
+def _inside(places: NDArray[Any], low: int, high: int) -> bool:
+    """Return whether all places lie from `low` to below `high`."""
+    return len(places) == 0 or bool(places.min() >= low and places.max() < high)
