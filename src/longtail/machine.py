@@ -75,8 +75,8 @@ def compiled(function: Function) -> Function:
         import numba  # noqa: PLC0415  (an extra, which takes half a second to import)
     except ImportError:
         raise MissingExtra("numba", "linear") from None
-    kernel: Function = numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "arcp", "nsz"})(function)
-    return kernel
+    kernel: Any = numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "arcp", "nsz"})(function)
+    return kernel  # type: ignore[no-any-return]
 
 
 def keep_freed_memory() -> None:

@@ -35,7 +35,7 @@ from longtail.files import (
     write_texts,
 )
 from longtail.labels.journal import FILE
-from longtail.parts import Scorer, Tokenizer, below
+from longtail.parts import Scorer, Tokenizer, VoiceScorer, below
 from longtail.predictions import Predictor
 from longtail.probabilities import Probabilities
 from longtail.recipe import Recipe, recipe_of
@@ -44,7 +44,7 @@ from longtail.scorers.fused import FusedScorer
 from longtail.scorers.lexical import LexicalScorer
 from longtail.types import LabelMatrix, Texts, TopK
 
-SCHEMA = 3
+SCHEMA = 4
 WEIGHTS = "weights.safetensors"
 
 
@@ -82,7 +82,7 @@ class Model:
     points: int  # of the original training data
     dataset: str  # its name
     words: Words
-    lexical: LexicalScorer | None = None  # scores by words
+    voices: tuple[VoiceScorer, ...] = ()  # scores by words
     vectors: Scorer | None = None  # scores by vectors
     tokenizer: Tokenizer | None = None  # of the encoder; `words` where it has none of its own
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -106,8 +106,14 @@ class Model:
 
     @property
     def scorer(self) -> FusedScorer:
-        """What scores labels: vectors, words, or both."""
-        return FusedScorer(self.vectors, self.lexical, self.recipe.blend or 0.0)
+        """What scores labels: vectors, voices, or both."""
+        voices = zip(self.voices, self.recipe.weights, strict=True)
+        return FusedScorer(self.vectors, tuple((voice, np.float32(weight)) for voice, weight in voices if weight))
+
+    @property
+    def lexical(self) -> LexicalScorer | None:
+        """The voice that knows the training points by their words, where there is one."""
+        return next((voice for voice in self.voices if isinstance(voice, LexicalScorer)), None)
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -138,7 +144,7 @@ class Model:
             pq.write_table(pa.table(columns), folder / "labels.parquet")
             self.words.save(folder)
             tokenizer = None if self.tokenizer is self.words else self.tokenizer
-            for part in (self.lexical, tokenizer, self.examples, self.probabilities):
+            for part in (*self.voices, tokenizer, self.examples, self.probabilities):
                 if part is not None:
                     part.save(folder)
             if self.vectors is not None:
@@ -179,22 +185,21 @@ class Model:
         columns = {name: Texts(table[name]) for name in ("text", "id") if name in table.column_names}
         labels = Labels(int(config["labels"]), columns.get("text"), columns.get("id"))
         recipe = recipe_of(config["recipe"])
-        words, lexical, vectors, tokenizer = Words.load(folder), None, None, None
-        if recipe.lexical is not None:
-            lexical = recipe.lexical.load(folder, words)
+        words, vectors, tokenizer = Words.load(folder), None, None
+        voices = tuple(voice.load(folder, words) for voice in recipe.voices)
         if recipe.encoder is not None:
             tokenizer = recipe.encoder.load_tokenizer(folder, words)
             vectors = open_scorer(recipe, read_arrays(folder / WEIGHTS), tokenizer)
         examples, frequencies = Examples.load(folder), _counts(table["frequency"])
         counts = {len(labels), len(frequencies)} | {len(texts) for texts in columns.values()}
-        counts |= {len(scorer) for scorer in (lexical, vectors) if scorer is not None}
+        counts |= {len(scorer) for scorer in (*voices, vectors) if scorer is not None}
         counts |= {examples.targets.shape[1]} if examples else set()
         if len(counts) > 1:
             raise ModelError(f"{folder}: its files disagree on the number of labels; train again")
         metrics = read_json(folder / "metrics.json")
         points, dataset = int(config["points"]), str(config["dataset"])
         return cls(
-            recipe, labels, frequencies, points, dataset, words, lexical, vectors, tokenizer, metrics,
+            recipe, labels, frequencies, points, dataset, words, voices, vectors, tokenizer, metrics,
             examples, Probabilities.load(folder),
         )  # fmt: skip
 

@@ -18,10 +18,11 @@ from longtail.machine import memory_usage
 from longtail.metrics import Evaluation
 from longtail.metrics import evaluate as measure
 from longtail.model import Examples, Model
+from longtail.parts import Run, Scorer, VoiceScorer
 from longtail.probabilities import fit_probabilities
 from longtail.recipe import Recipe, find_recipe
 from longtail.records import Sizes, When
-from longtail.scorers.fused import choose_blend
+from longtail.scorers.fused import choose_weights
 from longtail.types import Progress
 
 PROCESS = 150_000_000  # bytes of Python and the libraries, where the system does not tell
@@ -48,34 +49,35 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
     kept, validation = _held_out(recipe, train)
     trial = None if kept is None else _augmented(recipe, kept)[1]  # it must not know the points held out
     settled, whole = _augmented(recipe, train)
-    lexical = None
-    if recipe.lexical is not None:
-        chosen, lexical = recipe.lexical.choose(whole if trial is None else trial, validation, words)
-        settled = replace(settled, lexical=chosen)
+    run: Run = {"seed": recipe.seed, "progress": progress, "scratch": scratch}
+    chosen = [voice.choose(whole if trial is None else trial, validation, words, **run) for voice in recipe.voices]
+    settled = replace(settled, voices=tuple(voice for voice, _ in chosen))
+    voices = tuple(scorer for _, scorer in chosen if scorer is not None)
     vectors = tokenizer = None
     refits = validation is not None and _refits(recipe, len(train))
     if recipe.trains:
         from longtail.training.learn import learn, shortened  # noqa: PLC0415  (torch is imported by recipes that train)
 
-        run: dict[str, Any] = {"fingerprint": train.fingerprint, "progress": progress}
-        first = scratch / "choice" if scratch and refits else scratch
+        told: dict[str, Any] = {"fingerprint": train.fingerprint, "progress": progress}
         vectors, tokenizer = learn(
             shortened(recipe) if refits else recipe, whole if trial is None else trial, words,
-            validation=validation, scratch=first, **run,
+            validation=validation, scratch=scratch / "choice" if scratch and refits else scratch, **told,
         )  # fmt: skip
-        if lexical is not None and validation is not None and recipe.blend is None:
-            settled = replace(settled, blend=choose_blend(vectors, lexical, validation))
+    if voices and validation is not None and recipe.blends and recipe.blend is None:
+        usual = [voice.usual for voice in settled.voices]
+        weights = choose_weights(vectors, voices, usual, validation)
+        settled, voices, vectors = _heard(settled, voices, vectors, weights)
     original = train.original
     counts, labels = frequencies(original.targets), replace(train.labels, features=None)
-    model = Model(settled, labels, counts, len(original), train.dataset, words, lexical, vectors, tokenizer)
+    model = Model(settled, labels, counts, len(original), train.dataset, words, voices, vectors, tokenizer)
     if validation is not None:
         top = model.predict_split(validation, CALIBRATED)
         model = replace(model, probabilities=fit_probabilities(top, validation.targets))
-    if refits:
-        vectors, tokenizer = learn(recipe, whole, words, scratch=scratch, **run)
+    if refits and settled.trains:
+        vectors, tokenizer = learn(recipe, whole, words, scratch=scratch, **told)
         model = replace(model, vectors=vectors, tokenizer=tokenizer)
-    if settled.lexical is not None:
-        model = replace(model, lexical=settled.lexical.fit(whole, words))
+    voices = tuple(voice.fit(whole, words, **run) for voice in settled.voices)
+    model = replace(model, voices=voices)
     words.forget()
     examples = None if original.texts is None else Examples(original.texts, original.targets)
     return replace(model, examples=examples)
@@ -87,6 +89,24 @@ def _held_out(recipe: Recipe, train: Split) -> tuple[Split | None, Split | None]
         return None, None
     share = VALIDATION / 2 if recipe.trains else VALIDATION  # weights cannot learn from what is held out
     return train.divide(share, seed=recipe.seed, most=MAX_VALIDATION, leave=recipe.trains)
+
+
+def _heard(
+    recipe: Recipe, voices: tuple[VoiceScorer, ...], vectors: Scorer | None, weights: tuple[float, ...]
+) -> tuple[Recipe, tuple[VoiceScorer, ...], Scorer | None]:
+    """Leave out what has no weight, vectors and their training included."""
+    if vectors is not None:
+        weight, *weights_left = weights
+        if not weight:
+            recipe, vectors = replace(recipe, encoder=None, objectives=(), stages=()), None
+        weights = tuple(weights_left)
+    kept = [place for place, weight in enumerate(weights) if weight]
+    recipe = replace(
+        recipe,
+        voices=tuple(recipe.voices[place] for place in kept),
+        blend=tuple(weights[place] for place in kept),
+    )
+    return recipe, tuple(voices[place] for place in kept), vectors
 
 
 def _refits(recipe: Recipe, points: int) -> bool:

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from longtail.errors import DataError
 from longtail.machine import in_threads, threads
-from longtail.parts import Query
+from longtail.parts import Proposals, Query
 from longtail.scorers.added import Additions
 from longtail.scorers.fused import FusedScorer
-from longtail.scorers.lexical import Candidates
 from longtail.types import Floats, LabelMatrix, TopK
 
 FEW = 64  # texts that are quicker one by one
@@ -46,7 +45,7 @@ class Predictor:
         labels, scores, proposed = self.scorer.candidates(query, n)
         return _ranked(*self._with_added(query, labels, scores, proposed), n)
 
-    def _with_added(self, query: Query, labels: NDArray[Any], scores: Floats, proposed: Candidates | None) -> Ranked:
+    def _with_added(self, query: Query, labels: NDArray[Any], scores: Floats, proposed: Sequence[Proposals]) -> Ranked:
         """Add the new labels."""
         if self.added is None:
             return labels, scores

@@ -36,6 +36,7 @@ RECIPES = {
     "laroberta": "longtail.recipes.attentionxml:laroberta",
     "xmlcnn": "longtail.recipes.xmlcnn:xmlcnn",
     "knn": "longtail.recipes.knn:knn",
+    "linear": "longtail.recipes.linear:linear",
 }
 
 
@@ -53,16 +54,22 @@ class Recipe(Part):
     encoder: Encoder | None = None
     objectives: tuple[Objective, ...] = ()  # what a step minimises the sum of; the first is about labels
     stages: tuple[Stage, ...] = ()  # run one after the other
-    lexical: Voice | None = None  # scores by words
-    blend: float | None = pydantic.Field(default=None, ge=0)  # of lexical scores into those of vectors; None: validate
+    voices: tuple[Voice, ...] = ()  # scores by words
+    blend: float | tuple[float, ...] | None = None  # the weight of each voice beside vectors; None: validate
 
     def check(self, recipe: Any = None) -> None:
         """Refuse a recipe whose parts do not fit each other."""
-        if not self.trains and self.lexical is None:
+        if not self.trains and not self.voices:
             raise RecipeError(f"{self.name}: no part of this recipe makes scores")
         if self.trains and not (self.encoder and self.objectives and self.stages):
             absent = next(name for name in ("encoder", "objectives", "stages") if not self.fields()[name])
             raise RecipeError(f"{self.name}: a recipe that trains needs an encoder, objectives and stages; no {absent}")
+        if len(self.weights) != len(self.voices) or min(self.weights, default=0) < 0:
+            raise RecipeError(
+                f"{self.name}: blend = {self.blend}: give each of {len(self.voices)} voices a weight from 0 up"
+            )
+        if len({voice.part for voice in self.voices}) < len(self.voices):
+            raise RecipeError(f"{self.name}: two voices of one kind would write the same file")
         if self.ensemble > 1 and not self.trains:
             raise RecipeError(f"{self.name}: an ensemble needs weights that chance decides, and this recipe has none")
         if self.objectives and self.objectives[0].over != "labels":
@@ -79,8 +86,21 @@ class Recipe(Part):
 
     def undecided(self) -> When:
         """Return when validation points settle a setting; the weight of words waits for the weights of vectors."""
-        blends = self.trains and self.lexical is not None and self.blend is None
-        return max(super().undecided(), When.AFTER if blends else When.NEVER)
+        return max(super().undecided(), When.AFTER if self.blends and self.blend is None else When.NEVER)
+
+    @property
+    def blends(self) -> bool:
+        """Whether scores are the sum of several."""
+        return len(self.voices) + self.trains > 1 and bool(self.voices)
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """The weight of each voice; the usual ones where none were chosen."""
+        if not self.blends:
+            return (1.0,) * len(self.voices)
+        if self.blend is None:
+            return tuple(voice.usual for voice in self.voices)
+        return self.blend if isinstance(self.blend, tuple) else (self.blend,) * len(self.voices)
 
     def total_cost(self, sizes: Sizes) -> Cost:
         """Add up the cost of all members: each is served, one at a time is trained."""

@@ -63,6 +63,7 @@ PARTS = {
     "rerank": "longtail.training.stages.rerank:Rerank",
     "traverse": "longtail.training.stages.traverse:Traverse",
     "lexical": "longtail.scorers.lexical:Lexical",
+    "linear": "longtail.classifiers.sparse:Linear",
     "gandalf": "longtail.augment.gandalf:Gandalf",
     "labelmix": "longtail.augment.labelmix:LabelMix",
     "mixup": "longtail.augment.mixup:MixUp",
@@ -80,7 +81,6 @@ RENAMED = {
     "everything": "all_labels",
     "pool": "batch_pool",
     "meta": "clusters",
-    "linear": "rows",
     "decoupled_bce": "sum_of",
 }
 AnyPart = TypeVar("AnyPart", bound="Part")

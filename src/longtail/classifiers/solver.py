@@ -25,11 +25,11 @@ Found = tuple[NDArray[np.int64], Ints, Floats, Floats]  # ends of rows, words, w
 def solve(
     starts: Ints, words: Ints, values: Floats, rows: Ints, signs: Floats, costs: Floats, count: int,
     weights: Floats, iterations: int, tolerance: float, seed: int,
-) -> float:  # fmt: skip
+) -> np.floating[Any]:  # fmt: skip
     """Fit `weights` (zeros) to the first `count` instances: places `rows` of points, their signs and costs.
 
-    The instances must stand in no particular order: they are only shuffled within short blocks, since what lies far apart
-    in memory takes five times as long to read. Returns the bias.
+    The instances must stand in no particular order: they are only shuffled within blocks, since what lies far apart in
+    memory takes much longer to read. Returns the bias.
     """
     alpha = np.zeros(count, np.float32)
     order = np.arange(count, dtype=np.int32)
@@ -90,7 +90,7 @@ def solve_children(
     excluded_starts: NDArray[Any], excluded_rows: Ints,
     cost: float, iterations: int, tolerance: float, prune: float, seed: int,
 ) -> Found:  # fmt: skip
-    """Solve for the children of nodes: each of `items` (I, 3) is a node, its first child here and the one behind its last.
+    """Solve for children of nodes: each of `items` (I, 3) is a node, its first child here and the one behind the last.
 
     `group_rows` are the points of each node, `target_rows` the positives of each child, `excluded_rows` the points that
     a child must not learn from. Weights smaller than `prune` are dropped.
@@ -109,7 +109,11 @@ def solve_children(
         for at in range(group_starts[node], group_starts[node + 1]):
             row = group_rows[at]
             entries += bag_starts[row + 1] - bag_starts[row]
-        starts, words, values = np.zeros(count + 1, np.int32), np.empty(entries, np.int32), np.empty(entries, np.float32)
+        starts, words, values = (
+            np.zeros(count + 1, np.int32),
+            np.empty(entries, np.int32),
+            np.empty(entries, np.float32),
+        )
         names, width, filled = np.empty(min(entries, vocabulary), np.int32), 0, 0
         mixed = group_rows[group_starts[node] : group_starts[node + 1]].copy()
         for last in range(count - 1, 0, -1):
@@ -131,7 +135,11 @@ def solve_children(
                 filled += 1
             starts[place + 1] = filled
         weights = np.zeros(width, np.float32)
-        rows, signs, costs = np.empty(2 * count, np.int32), np.empty(2 * count, np.float32), np.empty(2 * count, np.float32)
+        rows, signs, costs = (
+            np.empty(2 * count, np.int32),
+            np.empty(2 * count, np.float32),
+            np.empty(2 * count, np.float32),
+        )
         target = np.zeros(count, np.float32)
         for child in range(first, behind):
             positives = 0
@@ -186,8 +194,9 @@ def solve_children(
 def chunked(
     firsts: NDArray[np.int64], ends: NDArray[np.int64], words: Ints, values: Floats, vocabulary: int
 ) -> tuple[NDArray[np.int64], Ints, NDArray[np.int64], Ints, Floats]:
-    """Sort the rows of the children of each node by word: (words of nodes end, words, entries of words end, child, weight).
+    """Sort the rows of the children of each node by word.
 
+    Returns where the words of nodes end, these words, where their entries end, and the children and weights of those.
     `firsts` (I + 1) are the first children of nodes; children are given as places among those of their node.
     """
     nodes, entries = len(firsts) - 1, len(words)

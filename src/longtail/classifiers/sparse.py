@@ -1,8 +1,8 @@
 """WORDS × LABELS → SPARSE ROWS: one linear classifier for each label over TF-IDF words, in trees of labels.
 
 Labels that their points describe alike are put together, level by level, down to a few dozen. Every child of a node is
-told from its siblings on the points of the node: so a label's negatives are the points of similar labels, and the way to
-them decides the rest. What is trained grows with the points of labels and the children of nodes, not with points × labels.
+told from its siblings on the points of the node: so a label's negatives are the points of similar labels, and the way
+to them decides the rest. The work grows with the points of labels times the children of a node, not with all labels.
 
 References: [Parabel], [PECOS]; methods §4.2.
 """
@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self, Unpack
 
 import numpy as np
 import scipy.sparse as sp
@@ -27,7 +27,7 @@ from longtail.files import read_arrays, write_arrays
 from longtail.labels.blocks import unit_rows
 from longtail.labels.tree import Clusters, clusters, pifa
 from longtail.machine import cores, in_threads
-from longtail.parts import Voice
+from longtail.parts import Run, Voice
 from longtail.records import Cost, Sizes, record
 from longtail.scorers.linear import Forest, LinearScorer
 from longtail.types import Floats, Ints, LabelMatrix, Progress, without
@@ -44,6 +44,7 @@ class Linear(Voice):
     """Settings of the linear classifiers."""
 
     part: ClassVar[str] = "linear"
+    usual: ClassVar[float] = 0.5
     trees: int = Field(default=1, ge=1, le=MOST_TREES)  # with clusters of their own; their probabilities are averaged
     leaf: int = Field(default=64, ge=2)  # labels of a lowest node, at most
     branching: int = Field(default=32, ge=2)  # children of the nodes above
@@ -55,19 +56,14 @@ class Linear(Voice):
     pairs: bool = False  # pieces of names and pairs of words count too
 
     def choose(
-        self, train: Split, validation: Split | None, words: Words, *,
-        seed: int = 0, scratch: Path | None = None, progress: Progress | None = None,
-    ) -> tuple[Self, LinearScorer | None]:  # fmt: skip
+        self, train: Split, validation: Split | None, words: Words, **run: Unpack[Run]
+    ) -> tuple[Self, LinearScorer | None]:
         """Settle nothing; where validation points were held out, fit to the others."""
-        if validation is None:
-            return self, None
-        return self, self.fit(train, words, seed=seed, scratch=scratch, progress=progress)
+        return self, None if validation is None else self.fit(train, words, **run)
 
-    def fit(
-        self, train: Split, words: Words, *,
-        seed: int = 0, scratch: Path | None = None, progress: Progress | None = None,
-    ) -> LinearScorer:  # fmt: skip
+    def fit(self, train: Split, words: Words, **run: Unpack[Run]) -> LinearScorer:
         """Cluster the labels and train the classifiers, tree by tree."""
+        seed, scratch = run.get("seed", 0), run.get("scratch")
         names, texts = train.labels.texts, train.need_texts("linear")
         if self.pairs:
             words = Words.fit(texts, names or [], pairs=True)
@@ -77,7 +73,7 @@ class Linear(Voice):
             vectors = unit_rows(sp.csr_array(vectors + np.float32(TEXT_SHARE) * unit_rows(words.bag(names))))
         key = hashlib.sha256(f"{train.fingerprint} {self.dump()} {seed}".encode()).hexdigest()[:16]
         own = None if scratch is None else scratch / f"linear-{key}"
-        grower = _Grower(self, bags, train.targets, train.excluded, own, progress)
+        grower = _Grower(self, bags, train.targets, train.excluded, own, run.get("progress"))
         trees = []
         for tree in range(self.trees):
             levels = self.levels(vectors, seed=seed * MOST_TREES + tree)
@@ -158,7 +154,7 @@ class _Grower:
         from longtail.classifiers.solver import solve_children  # noqa: PLC0415  (numba is an extra)
 
         blocks = list(_blocks(firsts, groups, self.bags))
-        settings, done = self.settings, 0
+        settings = self.settings
 
         def work(item: tuple[int, NDArray[np.int64]]) -> Rows:
             file = None if self.scratch is None else self.scratch / f"{name} {item[0]}.safetensors".replace(" ", "-")
@@ -177,9 +173,8 @@ class _Grower:
             return found
 
         solved = []
-        for rows in in_threads(work, enumerate(blocks)):
+        for done, rows in enumerate(in_threads(work, enumerate(blocks)), 1):
             solved.append(rows)
-            done += 1
             if self.progress is not None:
                 self.progress(f"linear classifiers, {name}", done, len(blocks))
         before = np.cumsum([0, *(len(words) for _, words, _, _ in solved)])
@@ -189,7 +184,7 @@ class _Grower:
 
 
 def _blocks(firsts: NDArray[np.int64], groups: sp.csr_array, bags: sp.csr_array) -> Iterator[NDArray[np.int64]]:
-    """Cut the children of nodes, in order, into blocks of about equal work: rows (node, first child, behind the last)."""
+    """Cut the children of nodes, in order, into blocks of about equal work: (node, first child, behind the last)."""
     entries = np.append(0, np.cumsum(np.diff(bags.indptr)[groups.indices] + 1))[groups.indptr]
     sizes = np.diff(entries).astype(np.float64)  # of what a solver reads for one child
     limit = min(WORK, max(float(sizes @ np.diff(firsts)) / (4 * cores()), 1.0))

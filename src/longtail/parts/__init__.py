@@ -12,7 +12,7 @@ Objective                                    one of each: what a step minimises 
 BatchOrder   → BuiltOrder                    which points stand side by side in a batch
 Stage                                        one run of the loop, or what comes between two
 Augmentation → Prepared                      more points, or other ones, at the places that it names
-Voice        → Scorer                        scores that need no training
+Voice        → VoiceScorer                   scores by words, from counts or from linear classifiers
 LabelStore                                   label vectors, wherever they are kept
 """
 
@@ -26,6 +26,7 @@ from longtail.parts.kinds import (
     Head,
     Loss,
     Objective,
+    Run,
     Sampler,
     Stage,
     Voice,
@@ -36,10 +37,12 @@ from longtail.parts.serving import (
     FrozenTower,
     LabelStore,
     Near,
+    Proposals,
     Query,
     Retriever,
     Scorer,
     TokenTower,
+    VoiceScorer,
     below,
 )
 from longtail.parts.trained import (
@@ -100,10 +103,12 @@ __all__ = [
     "Place",
     "Points",
     "Prepared",
+    "Proposals",
     "Query",
     "Remembers",
     "Replace",
     "Retriever",
+    "Run",
     "Sampler",
     "Scorer",
     "Stage",
@@ -115,5 +120,6 @@ __all__ = [
     "Tokenizer",
     "Tower",
     "Voice",
+    "VoiceScorer",
     "below",
 ]

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, Unpack
 
 from numpy.typing import NDArray
 from pydantic import Field
@@ -32,10 +32,18 @@ from longtail.parts.trained import (
     Tower,
 )
 from longtail.records import Cost, Part, Sizes, record
-from longtail.types import LabelMatrix, Texts
+from longtail.types import LabelMatrix, Progress, Texts
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+class Run(TypedDict, total=False):
+    """What one fit is told: its seed, a folder in which it can be continued, and whom it tells how far it is."""
+
+    seed: int
+    scratch: Path | None
+    progress: Progress | None
 
 
 class Encoder(Part):
@@ -285,14 +293,16 @@ class Augmentation(Part):
 
 
 class Voice(Part):
-    """Scores that are looked up rather than trained."""
+    """Scores by words: looked up, or learnt without steps."""
+
+    usual: ClassVar[float] = 1.0  # the weight that suits most data sets, beside vectors
 
     @abstractmethod
-    def choose(self, train: Split, validation: Split | None, words: Words) -> tuple[Self, Any]:
+    def choose(self, train: Split, validation: Split | None, words: Words, **run: Unpack[Run]) -> tuple[Self, Any]:
         """Settle what is not set; returns the settings, and a scorer of `train` where validation points were used."""
 
     @abstractmethod
-    def fit(self, train: Split, words: Words) -> Any:
+    def fit(self, train: Split, words: Words, **run: Unpack[Run]) -> Any:
         """Make the scorer; every setting must be chosen."""
 
     @abstractmethod

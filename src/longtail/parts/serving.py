@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -217,6 +218,42 @@ class Scorer(Protocol):
 
     def arrays(self) -> Arrays:
         """Name the arrays for a model file."""
+
+
+class Proposals(NamedTuple):
+    """The labels that a voice proposes for one text, and what their parts were divided by, where it divides."""
+
+    labels: NDArray[np.int64]
+    scores: Floats
+    similarity: float = 0.0  # of the nearest label text
+    votes: float = 0.0  # of the label with most
+
+
+class VoiceScorer(Protocol):
+    """Finds and scores the labels of texts by their words; what it does not propose has the score zero."""
+
+    words: Words
+
+    def __len__(self) -> int:
+        """How many labels there are."""
+
+    def top(self, query: Query, k: int) -> tuple[Ints, Floats]:
+        """Find the k best labels of each text: (N, k) labels, -1 where there are fewer, and scores."""
+
+    def scores(self, query: Query, k: int) -> sp.csr_array:
+        """Score many texts: (N, L) with the candidates for the k best labels of each as stored entries."""
+
+    def candidates(self, query: Query, k: int, also: NDArray[Any] | None = None) -> Proposals:
+        """Score the candidates for the k best labels of the only text, in no order, and the labels `also` anyway."""
+
+    def added(self, similar: Floats, proposed: Proposals | None) -> Floats:
+        """Score labels that came after training, by the similarity of their texts to the only text.
+
+        `proposed` is what the voice proposed for it.
+        """
+
+    def save(self, folder: Path) -> None:
+        """Write into a model folder."""
 
 
 class LabelStore(Protocol):

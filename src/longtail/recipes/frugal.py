@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from longtail.augment.gandalf import Gandalf
 from longtail.classifiers.rows import Rows
+from longtail.classifiers.sparse import Linear
 from longtail.encoders.bag import Bag
 from longtail.encoders.heads import Residual
 from longtail.losses.decoupled import Decoupled
@@ -23,5 +24,5 @@ def frugal() -> Recipe:
         encoder=Bag(dim=256, dropout=0.5, relu=True),
         objectives=(Objective(head=Residual(), sampler=BatchPool(random=0), classifier=rows, loss=Decoupled()),),
         stages=(Training(epochs=5, min_steps=400, batch_size=512, refit=20_000),),
-        lexical=Lexical(pairs=None),
+        voices=(Lexical(pairs=None), Linear(trees=3)),
     )

@@ -8,4 +8,4 @@ from longtail.scorers.lexical import Lexical
 
 def knn() -> Recipe:
     """Return the lexical baseline; neighbours, power and share are chosen on validation."""
-    return Recipe(name="knn", lexical=Lexical())
+    return Recipe(name="knn", voices=(Lexical(),))

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from sparse_dot_topn import sp_matmul_topn
 
 from longtail.data.tokens import WORD, Words
-from longtail.parts import Near, Query, Scorer
+from longtail.parts import Near, Proposals, Query, Scorer
 from longtail.scorers.fused import FusedScorer
-from longtail.scorers.lexical import Candidates
 from longtail.types import Floats
 
 NEAREST = 10  # trained labels that a new one is the mean of
@@ -56,11 +55,11 @@ class Additions:
         return cls(words, arrays, vectors, bias, len(texts))
 
     def scores(
-        self, query: Query, fused: FusedScorer, proposed: Candidates | None, best: float
+        self, query: Query, fused: FusedScorer, proposed: Sequence[Proposals], best: float
     ) -> tuple[NDArray[Any], Floats]:
         """Score the new labels of the only text beside the trained ones: their places (A,), and scores.
 
-        `proposed` is what words proposed, `best` the best score of a trained label.
+        `proposed` is what each voice proposed, `best` the best score of a trained label.
         """
         similar, unseen = self.similarities(query.texts[0])
         scores, known = np.zeros(self.count, np.float32), False
@@ -68,13 +67,8 @@ class Additions:
             known = fused.vectors.knows(query)
             scores += fused.vectors.score_rows(query, self.vectors, self.bias, best)
             scores += np.float32(UNKNOWN) * unseen
-        if fused.words is not None and fused.weight:
-            similarity, most = (0.0, 0.0) if proposed is None else (proposed.similarity, proposed.votes)
-            share, power = np.float32(fused.words.settings.share or 0), fused.words.settings.power or 1
-            votes = similar**power
-            near = similar / max(similarity, float(similar.max(initial=0)), 1e-12)
-            near_points = votes / max(most, float(votes.max(initial=0)), 1e-12)
-            scores += fused.weight * (share * near + (1 - share) * near_points)
+        for place, (voice, weight) in enumerate(fused.voices):
+            scores += weight * voice.added(similar, proposed[place] if proposed else None)
         labels = np.arange(self.count)
         return (labels, scores) if known else (labels[similar > 0], scores[similar > 0])
 

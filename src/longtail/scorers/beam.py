@@ -1,7 +1,7 @@
-"""BAG OF WORDS × TREES OF CLASSIFIERS → BEST LABELS, compiled: the way down each tree that looks best, a few nodes wide.
+"""BAG OF WORDS × TREES OF CLASSIFIERS → BEST LABELS, compiled: down each tree by the few nodes that look best.
 
-The margin m of a child counts as −max(0, 1 − m)² in the logarithm of its probability, and a label has the sum of those on
-its way, as in Parabel. What the trees say is averaged.
+The margin m of a child counts as −max(0, 1 − m)² in the logarithm of its probability, and a label has the sum of those
+on its way, as in Parabel. What the trees say is averaged.
 
 References: [Parabel]; [PECOS], whose classifiers of siblings are kept side by side, word by word, too.
 """
@@ -113,11 +113,11 @@ def search(
 
 @compiled
 def score(
-    query_words: Ints, query_values: Floats, paths: NDArray[np.int64], owners: Ints, chosen: NDArray[np.int64],
+    query_words: Ints, query_values: Floats, paths: Ints, owners: Ints, chosen: NDArray[np.int64],
     firsts: NDArray[np.int64], node_ends: NDArray[np.int64], words: Ints, word_ends: NDArray[np.int64],
     children: Ints, weights: Floats, biases: Floats, scores: Floats,
 ) -> None:  # fmt: skip
-    """Score chosen labels of one query: the children on the way to each, `paths` (T, L, depth), -1 where it has ended."""
+    """Score chosen labels of one query: `paths` (T, L, depth) are the children on the way to each, -1 where it ends."""
     for at in range(len(chosen)):
         total = np.float32(0)
         for tree in range(paths.shape[0]):

@@ -1,10 +1,11 @@
-"""SCORES + SCORES → SCORES: what vectors say plus `blend` times what words say, over the candidates of both.
+"""SCORES + SCORES → SCORES: what vectors say plus what each voice says times its weight, over the candidates of all.
 
 One text takes a quick way without matrices; many go as one batch. Both rank alike.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,31 +15,38 @@ from numpy.typing import NDArray
 
 from longtail.data.dataset import Split
 from longtail.errors import ModelError
-from longtail.parts import Query, Scorer
-from longtail.scorers.lexical import Candidates, LexicalScorer
+from longtail.parts import Proposals, Query, Scorer, VoiceScorer
 from longtail.types import Floats, TopK, best_of, contains
 
 MORE = 50  # labels that are looked at beyond those asked for, where their order may still change
-USUAL = 0.25  # the weight of words that suits most data sets
-BLENDS = (*np.linspace(0, 1, 21).round(2).tolist(), 1.25, 1.5, 2.0, 3.0, 5.0)
-Ranked = tuple[NDArray[Any], Floats]  # labels and scores
-NONE: Ranked = (np.zeros(0, np.int64), np.zeros(0, np.float32))
+WEIGHTS = (*np.linspace(0, 1, 21).round(2).tolist(), 1.25, 1.5, 2.0, 3.0, 5.0)
+ROUNDS = 2  # over the voices whose weights are chosen
+Heard = tuple[tuple[VoiceScorer, np.float32], ...]  # voices and their weights
+NONE = np.zeros(0, np.int64), np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class Union:
-    """The labels that vectors or words propose for each of N texts, with both scores."""
+    """The labels that vectors or voices propose for each of N texts, with the scores of all."""
 
     starts: NDArray[np.int64]  # (N + 1,)
     labels: NDArray[np.int64]
-    by_vectors: Floats
-    by_words: Floats  # zero where words do not propose the label
+    by_vectors: Floats | None
+    by_voices: tuple[Floats, ...]  # zero where a voice does not propose the label
     width: int
 
-    def top(self, k: int, blend: float) -> TopK:
-        """Rank by the sum of both scores."""
-        scores = self.by_vectors + np.float32(blend) * self.by_words
-        return best_of(sp.csr_array((scores, self.labels, self.starts), shape=(len(self.starts) - 1, self.width)), k)
+    def scores(self, weights: Sequence[float]) -> Floats:
+        """Add everything up: the weight of vectors, where there are any, then those of voices."""
+        parts = [*(() if self.by_vectors is None else (self.by_vectors,)), *self.by_voices]
+        total = np.zeros(len(self.labels), np.float32)
+        for part, weight in zip(parts, weights, strict=True):
+            total += np.float32(weight) * part
+        return total
+
+    def top(self, k: int, weights: Sequence[float]) -> TopK:
+        """Rank by the weighted sum of all scores."""
+        entries = self.scores(weights), self.labels, self.starts
+        return best_of(sp.csr_array(entries, shape=(len(self.starts) - 1, self.width)), k)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,17 +54,11 @@ class FusedScorer:
     """Everything that scores the labels of a model."""
 
     vectors: Scorer | None
-    words: LexicalScorer | None
-    blend: float  # the weight of words beside vectors; they are alone where there are no vectors
+    voices: Heard = ()
 
     def __post_init__(self) -> None:
-        if self.vectors is None and self.words is None:
+        if self.vectors is None and not self.voices:
             raise ModelError("the model has neither words nor vectors to score with; train again")
-
-    @property
-    def weight(self) -> np.float32:
-        """The weight of words: all of it where there are no vectors."""
-        return np.float32(1.0 if self.vectors is None else self.blend)
 
     @property
     def shares_threads(self) -> bool:
@@ -65,84 +67,120 @@ class FusedScorer:
 
     def top(self, query: Query, k: int) -> TopK:
         """Find the k best labels of each text."""
-        if self.vectors is not None and self.words is not None and self.weight:
-            return union(self.vectors, self.words, query, k).top(k, self.blend)
-        scorer: Any = self.words if self.vectors is None else self.vectors
-        return TopK(*scorer.top(query, k))
+        if self.vectors is not None and not self.voices:
+            return TopK(*self.vectors.top(query, k))
+        if self.vectors is None and len(self.voices) == 1:
+            return TopK(*self.voices[0][0].top(query, k))
+        weights = [float(weight) for _, weight in self.voices]
+        own = [] if self.vectors is None else [1.0]
+        return union(self.vectors, [voice for voice, _ in self.voices], query, k).top(k, own + weights)
 
-    def candidates(self, query: Query, n: int) -> tuple[NDArray[Any], Floats, Candidates | None]:
+    def candidates(self, query: Query, n: int) -> tuple[NDArray[Any], Floats, list[Proposals]]:
         """Score the candidates for the n best labels of the only text; a label may stand twice, then its best counts.
 
-        The last value is what words proposed.
+        The last value is what each voice proposed.
         """
         labels, scores = NONE
-        vectors, words = self.vectors, self.words
+        vectors = self.vectors
         if vectors is not None:
-            wide = n + MORE if words is not None and self.weight and not vectors.searchable else n
+            wide = n + MORE if self.voices and not vectors.searchable else n
             labels, scores = vectors.top_one(query, min(wide, len(vectors)))
-        if words is None or not self.weight:
-            return labels, scores, None
-        proposed = words.candidates(query, n if vectors is None else n + MORE)
-        by_words = self.weight * proposed.scores
+        if not self.voices:
+            return labels, scores, []
+        alone = vectors is None and len(self.voices) == 1
+        proposed = [voice.candidates(query, n if alone else n + MORE) for voice, _ in self.voices]
+        others, by_words = self._sum(proposed)
         if vectors is not None:
-            by_words += vectors.score_one(query, proposed.labels)
-        return np.concatenate([labels, proposed.labels]), np.concatenate([scores, by_words]), proposed
+            by_words += vectors.score_one(query, others)
+        return np.concatenate([labels, others]), np.concatenate([scores, by_words]), proposed
 
-    def within(self, query: Query, labels: NDArray[np.int64]) -> tuple[NDArray[Any], Floats, Candidates | None]:
+    def _sum(self, proposed: list[Proposals]) -> tuple[NDArray[np.int64], Floats]:
+        """Add up what the voices say for each label that any of them proposes."""
+        if len(proposed) == 1:
+            return proposed[0].labels, self.voices[0][1] * proposed[0].scores
+        labels, places = np.unique(np.concatenate([own.labels for own in proposed]), return_inverse=True)
+        weighted = [weight * own.scores for (_, weight), own in zip(self.voices, proposed, strict=True)]
+        return labels, np.bincount(places, np.concatenate(weighted), len(labels)).astype(np.float32)
+
+    def within(self, query: Query, labels: NDArray[np.int64]) -> tuple[NDArray[Any], Floats, list[Proposals]]:
         """Score chosen labels of the only text, all of them where there are vectors; labels ascend."""
-        vectors, words = self.vectors, self.words
-        scores, proposed = np.zeros(len(labels), np.float32), None
-        if vectors is not None:
-            scores += vectors.score_one(query, labels)
-        if words is not None and self.weight:
-            proposed = words.candidates(query, 1, also=labels)
-            order = np.argsort(proposed.labels)
-            places = order[np.searchsorted(proposed.labels, labels, sorter=order)]
-            scores += self.weight * proposed.scores[places]
-        if vectors is None:
+        scores = np.zeros(len(labels), np.float32)
+        if self.vectors is not None:
+            scores += self.vectors.score_one(query, labels)
+        proposed = [voice.candidates(query, 1, also=labels) for voice, _ in self.voices]
+        if proposed:
+            others, by_words = self._sum(proposed)
+            order = np.argsort(others)
+            scores += by_words[order[np.searchsorted(others, labels, sorter=order)]]
+        if self.vectors is None:
             labels, scores = labels[scores > 0], scores[scores > 0]
         return labels, scores, proposed
 
 
-def union(vectors: Scorer, words: LexicalScorer, query: Query, k: int) -> Union:
+def union(vectors: Scorer | None, voices: Sequence[VoiceScorer], query: Query, k: int) -> Union:
     """Find and score the candidates for the k best labels of each text."""
-    width, count = len(vectors), len(query)
-    wide = k if vectors.searchable else k + MORE  # words may change the order of what a retriever proposes
-    labels, scores = vectors.top(query, wide)
-    proposed = words.scores(query, k + MORE)
+    width, count = len(voices[0]) if vectors is None else len(vectors), len(query)
     first = np.arange(count, dtype=np.int64) * width
-    own = (first[:, None] + labels)[labels >= 0]
-    others = np.repeat(first, np.diff(proposed.indptr)) + proposed.indices
-    pairs = np.sort(np.concatenate([own, others]))
+    proposed = [voice.scores(query, k + MORE) for voice in voices]
+    others = [np.repeat(first, np.diff(matrix.indptr)) + matrix.indices for matrix in proposed]
+    own, own_scores = NONE
+    if vectors is not None:
+        wide = k if vectors.searchable else k + MORE  # words may change the order of what a retriever proposes
+        labels, scores = vectors.top(query, wide)
+        own, own_scores = (first[:, None] + labels)[labels >= 0], scores[labels >= 0]
+    pairs = np.sort(np.concatenate([own, *others]))
     pairs = pairs[np.diff(pairs, prepend=-1) > 0]
-    by_vectors, by_words = np.full(len(pairs), np.nan, np.float32), np.zeros(len(pairs), np.float32)
-    by_vectors[np.searchsorted(pairs, own)] = scores[labels >= 0]
-    by_words[np.searchsorted(pairs, others)] = proposed.data
-    unknown = np.isnan(by_vectors)
+    by_voices = []
+    for cells, matrix in zip(others, proposed, strict=True):
+        by_voice = np.zeros(len(pairs), np.float32)
+        by_voice[np.searchsorted(pairs, cells)] = matrix.data
+        by_voices.append(by_voice)
     of_query, of_label = np.divmod(pairs, width)
-    by_vectors[unknown] = vectors.pairs(query, of_query[unknown], of_label[unknown])
+    by_vectors = None
+    if vectors is not None:
+        by_vectors = np.full(len(pairs), np.nan, np.float32)
+        by_vectors[np.searchsorted(pairs, own)] = own_scores
+        unknown = np.isnan(by_vectors)
+        by_vectors[unknown] = vectors.pairs(query, of_query[unknown], of_label[unknown])
     starts = np.searchsorted(pairs, np.append(first, count * width))
-    return Union(starts, of_label, by_vectors, by_words, width)
+    return Union(starts, of_label, by_vectors, tuple(by_voices), width)
 
 
-def choose_blend(vectors: Scorer, words: LexicalScorer, validation: Split) -> float:
-    """Choose the weight of words on validation points, by P@1 + recall@5.
+def choose_weights(
+    vectors: Scorer | None, voices: Sequence[VoiceScorer], usual: Sequence[float], validation: Split
+) -> tuple[float, ...]:
+    """Choose the weights of vectors (0 or 1, where there are any) and voices on validation points, by P@1 + recall@5.
 
-    Of all weights that are not worse than the best by more than a standard error of the difference, the one nearest to
-    USUAL is taken: a few hundred points are not enough to trust the best one.
+    The weights of voices are chosen one after the other. Of all that are not worse than the best by more than a
+    standard error of the difference, the one nearest to the usual weight is taken: a few hundred points are not enough
+    to trust the best one. One voice alone is taken where it is better than all together by more than that.
     """
     spare = int(np.diff(validation.excluded.indptr).max(initial=0))
-    proposed = union(vectors, words, Query(validation.need_texts("blending").tolist()), 5 + spare)
+    proposed = union(vectors, voices, Query(validation.need_texts("blending").tolist()), 5 + spare)
     sizes = np.maximum(np.diff(validation.targets.indptr), 1)
-    values = []
-    for blend in BLENDS:
-        hits = contains(validation.targets, proposed.top(5 + spare, blend).without(validation.excluded, 5).labels)
-        values.append(hits[:, 0] + hits.sum(axis=1) / sizes)
-    best = max(values, key=lambda value: float(value.mean()))
-    losses = [best - value for value in values]
-    close = [
-        blend
-        for blend, loss in zip(BLENDS, losses, strict=True)
-        if loss.mean() <= loss.std() / np.sqrt(max(len(loss), 1))
-    ]
-    return float(min(close, key=lambda blend: abs(blend - USUAL)))
+
+    def quality(weights: Sequence[float]) -> Floats:
+        hits = contains(validation.targets, proposed.top(5 + spare, weights).without(validation.excluded, 5).labels)
+        return np.asarray(hits[:, 0] + hits.sum(axis=1) / sizes, np.float32)
+
+    own = () if vectors is None else (1.0,)
+    weights = [*own, *usual]
+    for _ in range(ROUNDS if len(voices) > 1 else 1):
+        for place, wanted in enumerate(usual, len(own)):
+            trials = [[*weights[:place], weight, *weights[place + 1 :]] for weight in WEIGHTS]
+            values = [quality(trial) if any(trial) else np.zeros(len(sizes), np.float32) for trial in trials]
+            best = max(values, key=lambda value: float(value.mean()))
+            close = [w for w, value in zip(WEIGHTS, values, strict=True) if not _behind(value, best)]
+            weights[place] = float(min(close, key=lambda weight: abs(weight - wanted)))
+    together = quality(weights)
+    for place in range(len(weights)):
+        alone = [float(place == other) for other in range(len(weights))]
+        if _behind(together, value := quality(alone)):
+            weights, together = alone, value
+    return tuple(weights)
+
+
+def _behind(value: Floats, other: Floats) -> bool:
+    """Return whether the quality of points is worse than another by more than a standard error of the difference."""
+    loss = other - value
+    return bool(loss.mean() > loss.std() / np.sqrt(max(len(loss), 1)))

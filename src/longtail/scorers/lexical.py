@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,7 +20,7 @@ from longtail.data.dataset import Split
 from longtail.data.tokens import Words
 from longtail.errors import DataError, ModelError, RecipeError
 from longtail.files import matrix_arrays, matrix_of, read_arrays, write_arrays
-from longtail.parts import Query, Voice
+from longtail.parts import Proposals, Query, Run, Voice
 from longtail.records import Cost, Sizes, When, record
 from longtail.search.inverted import Inverted, entries_of
 from longtail.types import Floats, Ints, LabelMatrix, best_of, contains, rows_of
@@ -37,12 +37,13 @@ class Lexical(Voice):
     """Settings of the lexical scores; None means: choose on validation."""
 
     part: ClassVar[str] = "lexical"
+    usual: ClassVar[float] = 0.25
     neighbours: int | None = Field(default=None, ge=1, le=1000)
     power: float | None = Field(default=None, gt=0)
     share: float | None = Field(default=None, ge=0, le=1)
     pairs: bool | None = False  # pieces of names and pairs of words count too
 
-    def fit(self, train: Split, words: Words) -> LexicalScorer:
+    def fit(self, train: Split, words: Words, **run: Unpack[Run]) -> LexicalScorer:
         """Index the label texts and the training points; every setting must be chosen."""
         if not self.settled:
             raise RecipeError("lexical: neighbours, power, share and pairs are not all chosen; call choose first")
@@ -77,7 +78,9 @@ class Lexical(Voice):
         pairs = 2.5 if self.pairs is not False else 1.0  # pieces and pairs of words have an index of their own
         return Cost(memory=2 * pairs * index, disk=pairs * index, seconds=pairs * texts * 4e-5)
 
-    def choose(self, train: Split, validation: Split | None, words: Words) -> tuple[Self, LexicalScorer | None]:
+    def choose(
+        self, train: Split, validation: Split | None, words: Words, **run: Unpack[Run]
+    ) -> tuple[Self, LexicalScorer | None]:
         """Choose on validation points what is not set; `train` must not know them, nor what was counted on them.
 
         Returns the settings, and the scorer of `train` with them; without validation points, usual settings alone.
@@ -107,15 +110,6 @@ class Lexical(Voice):
         return max(trials, key=lambda choice: choice[0])[1]  # the first of equals: without pairs
 
 
-class Candidates(NamedTuple):
-    """The candidates of one text, and what their parts were divided by."""
-
-    labels: NDArray[np.int64]
-    scores: Floats
-    similarity: float = 0.0  # of the nearest label text; 0 if there is none, or label texts do not count
-    votes: float = 0.0  # of the label with most
-
-
 @dataclass(frozen=True, eq=False)
 class LexicalScorer:
     """An inverted index of label texts and training points, with the targets of the latter."""
@@ -139,7 +133,7 @@ class LexicalScorer:
         best = best_of(self.scores(query, k), k)
         return best.labels, best.scores
 
-    def candidates(self, query: Query, k: int, also: NDArray[Any] | None = None) -> Candidates:
+    def candidates(self, query: Query, k: int, also: NDArray[Any] | None = None) -> Proposals:
         """Score the candidates for the k best labels of the only text, in no order, and the labels `also` anyway."""
         words, weights = query.terms(self.words)
         share, own, similar = np.float32(self.settings.share or 0), NOTHING, np.zeros(0, np.float32)
@@ -155,7 +149,7 @@ class LexicalScorer:
         matched = self.near.similarity(LABELS, words, weights, voted) if len(own) else None
         scores = (1 - share) / np.float32(most) * votes if most else votes
         if matched is None:
-            return Candidates(voted, scores, 0.0, most)
+            return Proposals(voted, scores, 0.0, most)
         scores = scores + (share / similar[0]) * matched
         fresh = np.ones(len(own), np.bool_)
         if len(voted):
@@ -163,7 +157,7 @@ class LexicalScorer:
         if fresh.any():
             voted = np.concatenate([voted, own[fresh]])
             scores = np.concatenate([scores, (share / similar[0]) * similar[fresh]])
-        return Candidates(voted, scores, float(similar[0]), most)
+        return Proposals(voted, scores, float(similar[0]), most)
 
     def _votes(self, near: NDArray[Any], similarity: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float32]]:
         """Add up what the nearest points say for their labels: (labels ascending, votes)."""
@@ -197,6 +191,14 @@ class LexicalScorer:
         """Add up the votes of many points' neighbours: (N, L)."""
         weights = rows_of(near, similarity ** np.float32(power), self.targets.shape[0])
         return sp.csr_array(weights @ self.targets)
+
+    def added(self, similar: Floats, proposed: Proposals | None) -> Floats:
+        """Score labels that came after training as a label text, and as a point that has the label."""
+        similarity, most = (0.0, 0.0) if proposed is None else (proposed.similarity, proposed.votes)
+        share, votes = np.float32(self.settings.share or 0), similar ** (self.settings.power or 1)
+        near = similar / max(similarity, float(similar.max(initial=0)), 1e-12)
+        near_points = votes / max(most, float(votes.max(initial=0)), 1e-12)
+        return np.asarray(share * near + (1 - share) * near_points, np.float32)
 
     def save(self, folder: Path) -> None:
         """Write the index into a model folder; words that are not its own are written by their owner."""

@@ -16,13 +16,14 @@ from longtail.data.tokens import Words
 from longtail.errors import ModelError
 from longtail.files import read_arrays, write_arrays
 from longtail.machine import in_threads
-from longtail.parts import Query
-from longtail.scorers.lexical import Candidates
+from longtail.parts import Proposals, Query
 from longtail.types import Floats, Ints, rows_of
 
 FILE = "linear.safetensors"
 BLOCK = 512  # queries that a thread works on at once
-TEMPER = np.float32(0.5)  # probabilities to this power are scores: what is added to other scores should not be all or nothing
+TEMPER = np.float32(
+    0.5
+)  # probabilities to this power are scores: what is added to other scores should not be all or nothing
 NEW_SLOPE, NEW_BIAS = 2.0, -1.0  # a new label's row: its own text has margin 1, a text without its words -1
 
 
@@ -100,7 +101,7 @@ class Forest:
 
 @dataclass(frozen=True, eq=False)
 class LinearScorer:
-    """Linear classifiers over words in trees of labels. A score is the root of the probability on the way to a label."""
+    """Linear classifiers over words in trees of labels. A score is the root of the probability of a label."""
 
     words: Words
     forest: Forest
@@ -134,13 +135,13 @@ class LinearScorer:
         """Score many texts: (N, L) with the k best labels of each as stored entries."""
         return rows_of(*self.top(query, k), self.count)
 
-    def candidates(self, query: Query, k: int, also: NDArray[Any] | None = None) -> Candidates:
+    def candidates(self, query: Query, k: int, also: NDArray[Any] | None = None) -> Proposals:
         """Score the k best labels of the only text, and the labels `also` anyway."""
         labels, scores = (values[0] for values in self.top(query, k))
         own = labels[labels >= 0].astype(np.int64)
         if also is None:
-            return Candidates(own, scores[: len(own)])
-        return Candidates(chosen := np.union1d(own, also), self._score(query, chosen))
+            return Proposals(own, scores[: len(own)])
+        return Proposals(chosen := np.union1d(own, also), self._score(query, chosen))
 
     def _score(self, query: Query, chosen: NDArray[np.int64]) -> Floats:
         """Score chosen labels of the only text."""
@@ -158,10 +159,10 @@ class LinearScorer:
         """The children on the way to each label."""
         return self.forest.paths(self.count)
 
-    def added(self, similar: Floats, proposed: Candidates | None) -> Floats:
+    def added(self, similar: Floats, proposed: Proposals | None) -> Floats:
         """Score labels that came after training by the similarity of their texts: a row that starts from the text."""
         short = np.maximum(0, 1 - (NEW_SLOPE * similar + NEW_BIAS))
-        return np.exp(-TEMPER * short * short).astype(np.float32)
+        return np.asarray(np.exp(-TEMPER * short * short), np.float32)
 
     def save(self, folder: Path) -> None:
         """Write the trees into a model folder; words that are not its own are written by their owner."""
@@ -181,7 +182,7 @@ class LinearScorer:
 
 
 def _ascends(ends: NDArray[np.int64], first: int | None, last: int) -> bool:
-    """Return whether places ascend, from `first` if that is given, to `last`; compared, since differences may overflow."""
+    """Return whether places ascend, from `first` if it is given, to `last`; compared, as differences may overflow."""
     if len(ends) == 0:
         return last == 0
     begins = ends[0] >= 0 if first is None else ends[0] == first
