@@ -68,9 +68,11 @@ SMALL: dict[str, dict[str, Any]] = {
     | {"training.epochs": 60},
     "xmlcnn": ORDERED | {"encoder.dim": 32, "encoder.filters": 16, "encoder.width": 32, "training.epochs": 10},
     "knn": {},
+    "linear": {"linear.leaf": 8},
 }  # fmt: skip
 WEIGHTS = {"laroberta"}  # recipes that start from weights in a package: encoders/test_transformer.py
-TRAINED = [name for name in SMALL if name != "knn"]
+UNTRAINED = ("knn", "linear")  # no steps, no torch
+TRAINED = [name for name in SMALL if name not in UNTRAINED]
 # Label vectors are made from label texts.
 FROM_TEXTS = ["decaf", "eclare", "siamesexml", "inceptionxml_lf", "depsl", "unidec", "dpr", "ance", "dexml", "ngame"]
 NEED_TEXTS = [*FROM_TEXTS, "ngame_renee"]  # its encoder is trained on them
@@ -123,7 +125,7 @@ def short(name: str, /, **changes: Any) -> Recipe:
     for path in loops_of(recipe):
         recipe = recipe.override(f"{path}.epochs", 2).override(f"{path}.batch_size", 128)
     if name.startswith("frugal"):
-        recipe = recipe.override("lexical", None).override("augment.0.calibrate", False)
+        recipe = recipe.override("lexical", None).override("linear", None).override("augment.0.calibrate", False)
     return changed(recipe, changes)
 
 

@@ -75,9 +75,9 @@ def test_a_part_survives_json(name):
 
 def test_settings_are_reached_by_path():
     recipe = find_recipe("knn+gandalf").override("lexical.neighbours", 7).override("augment.0.threshold", 0.2)
-    assert recipe.lexical.neighbours == 7
+    assert recipe.voices[0].neighbours == 7
     assert recipe.augment[0].threshold == 0.2
-    assert recipe.override("lexical", "lexical").lexical == Lexical()
+    assert recipe.override("lexical", "lexical").voices == (Lexical(),)
     assert replace(recipe, seed=3).seed == 3
 
 
@@ -172,8 +172,8 @@ def test_an_optional_part_is_left_out_and_comes_back(absent):
     assert bare.objectives[0].head is None
     assert bare.override("head", absent) == bare
     assert bare.override("head", "residual") == find_recipe("astec")
-    silent = find_recipe("frugal").override("lexical", absent)
-    assert silent.lexical is None and silent.override("lexical", "lexical").lexical == Lexical()
+    silent = find_recipe("knn").override("lexical", absent)
+    assert silent.voices == () and silent.override("lexical", "lexical").voices == (Lexical(),)
     assert find_recipe("knn+gandalf").override("gandalf", absent).augment == ()
 
 

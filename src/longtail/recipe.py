@@ -124,16 +124,20 @@ class Recipe(Part):
         return bool(self.encoder or self.objectives or self.stages)
 
     def missing(self, name: str, rest: str, value: Any) -> Recipe:
-        """Add a stage that is set by its name: `--set rerank=rerank`."""
-        if name not in PARTS or not issubclass(kind := imported(PARTS, name, "part"), Stage):
+        """Add a stage or a voice that is set by its name: `--set rerank=rerank`, `--set linear=linear`."""
+        if name not in PARTS or not issubclass(kind := imported(PARTS, name, "part"), Stage | Voice):
             return super().missing(name, rest, value)
+        what = "stage" if issubclass(kind, Stage) else "voice"
         if rest:
-            raise RecipeError(f"{self.name} has no stage {name!r} yet: add it first, --set {name}={name}")
+            raise RecipeError(f"{self.name} has no {what} {name!r} yet: add it first, --set {name}={name}")
         if value in (None, "none"):
             return self  # it is not there
-        if value != name:
-            raise RecipeError(f"{name} = {value!r}: a stage is added by its name, {name}={name}")
-        stages = (*self.stages, create(kind, {}))
+        added = value if isinstance(value, kind) else create(kind, {})
+        if value not in (name, added):
+            raise RecipeError(f"{name} = {value!r}: a {what} is added by its name, {name}={name}")
+        if what == "voice":
+            return replaced(self, "voices", (*self.voices, added))
+        stages = (*self.stages, added)
         return replaced(self, "stages", tuple(sorted(stages, key=lambda stage: stage.place)))
 
 

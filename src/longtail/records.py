@@ -192,7 +192,8 @@ class Part(ABC):
 
     def missing(self: AnyPart, name: str, rest: str, value: Any) -> AnyPart:
         """Answer a path that leads nowhere."""
-        raise unknown_setting(type(self), name, self.fields())
+        listed = [entry for value in self.fields().values() if isinstance(value, tuple) for entry in value]
+        raise unknown_setting(type(self), name, [*self.fields(), *(e.part for e in listed if isinstance(e, Part))])
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)

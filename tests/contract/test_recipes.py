@@ -11,7 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from small import FROM_TEXTS, NEED_TEXTS, SMALL, TRAINED, WEIGHTS, board, loops_of, networks, same, short, small
+from small import (
+    FROM_TEXTS,
+    NEED_TEXTS,
+    SMALL,
+    TRAINED,
+    UNTRAINED,
+    WEIGHTS,
+    board,
+    loops_of,
+    networks,
+    same,
+    short,
+    small,
+)
 
 import longtail as lt
 from longtail.data.dataset import from_rows
@@ -21,7 +34,7 @@ from longtail.recipe import RECIPES, augmentations, find_recipe
 from longtail.types import label_matrix
 
 TEXTS = ["word3 filler1", "", "unseen words only", "WORD7", "word3 word4"]
-BAGS = ["frugal", "astec", "decaf", "eclare", "siamesexml", "depsl", "unidec", "knn"]
+BAGS = ["frugal", "astec", "decaf", "eclare", "siamesexml", "depsl", "unidec", "knn", "linear"]
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")  # bit-equal
 
 
@@ -64,7 +77,7 @@ def test_a_simple_rule_is_learnt(name, fitted):
 @pytest.mark.parametrize("name", SMALL)
 def test_the_same_seed_gives_the_same_scores(name):
     train = board(100)
-    one, two, other = (lt.fit(replace(short(name), seed=seed), train) for seed in (0, 0, 1)) if name != "knn" else (
+    one, two, other = (lt.fit(replace(short(name), seed=seed), train) for seed in (0, 0, 1)) if name in TRAINED else (
         lt.fit(name, train), lt.fit(name, train), None
     )  # fmt: skip
     first, second = one.predict(TEXTS, 5), two.predict(TEXTS, 5)
@@ -110,7 +123,7 @@ def test_one_label_and_empty_texts(name):
     """Batches that hold nothing but an empty text, and a choice of one."""
     texts = ["", "red", "", "old dog", "!!", "", "", "cat"]
     train = from_rows({"train": (texts, [[0], [0], [], [0], [0], [], [0], [0]])}, label_texts=["cat"]).train
-    recipe = find_recipe(name) if name == "knn" else short(name, training__batch_size=2)
+    recipe = find_recipe(name) if name in UNTRAINED else short(name, training__batch_size=2)
     top = lt.fit(recipe, train).predict(["cat", ""], 3)
     assert top.labels.shape == (2, 1)
     assert top.labels[0, 0] == 0

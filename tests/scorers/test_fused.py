@@ -16,7 +16,7 @@ from longtail.errors import ModelError
 from longtail.model import Model
 from longtail.parts import Query
 from longtail.predictions import Predictor
-from longtail.scorers.fused import BLENDS, FusedScorer, choose_blend, union
+from longtail.scorers.fused import WEIGHTS, FusedScorer, choose_weights, union
 from longtail.scorers.lexical import Lexical
 from longtail.scorers.near import NearRetriever
 from longtail.scorers.vectors import Projection, VectorScorer
@@ -28,10 +28,15 @@ TEXTS = [*LEARNT[:30], "word3 word7", "filler1", "word1 word2 word3 filler2", "n
 UNKNOWN = ["", "qwertyuiop"]
 
 
+def fused_of(vectors, voice, weight: float) -> FusedScorer:
+    """Blend vectors and one voice."""
+    return FusedScorer(vectors, ((voice, np.float32(weight)),) if weight else ())
+
+
 def trained(**changes) -> Model:
     """Train a small astec model with a lexical part; of 30 labels its retriever proposes eight."""
     recipe = short("astec", sampler__beta=0.3, sampler__num_candidates=8, sampler__num_neighbours=3, **changes)
-    recipe = recipe.override("lexical", Lexical(neighbours=5, power=2, share=0.4)).override("blend", BLEND)
+    recipe = replace(recipe, voices=(Lexical(neighbours=5, power=2, share=0.4),)).override("blend", BLEND)
     if "rerank" in changes:
         recipe = recipe.override("rerank.training.epochs", 2).override("rerank.top", 5)
     return lt.fit(recipe, board())
@@ -70,7 +75,7 @@ def test_the_fused_score_is_the_combined_score_of_the_retriever_plus_words(plain
     retriever = plain.vectors.retriever
     assert isinstance(retriever, NearRetriever) and retriever.beta == 0.3
     scorer = plain.vectors.led(replace(retriever, beta=beta))
-    fused, beyond = FusedScorer(scorer, plain.lexical, BLEND), 0
+    fused, beyond = fused_of(scorer, plain.lexical, BLEND), 0
     top = fused.top(Query(TEXTS), 5)
     for row, text in enumerate(TEXTS):
         proposed, words = combined(scorer, text), by_words(plain, text)
@@ -108,7 +113,7 @@ def test_with_a_rerank_stage_words_are_added_to_the_reranked_score(reranked):
 @pytest.mark.parametrize("blend", [0.0, 0.05, BLEND, 3.0])
 def test_one_text_and_a_batch_agree(request, name, blend):
     model = request.getfixturevalue(name)
-    predictor = Predictor(FusedScorer(model.vectors, model.lexical, blend), len(model.labels))
+    predictor = Predictor(fused_of(model.vectors, model.lexical, blend), len(model.labels))
     for k in (1, 5, 30):
         assert_alike(predictor, [*TEXTS, *UNKNOWN], k)
 
@@ -134,7 +139,7 @@ def with_near(seed: int) -> FusedScorer:
     points = tower.encode(Query(texts))
     retriever = NearRetriever.build(points, data.train.targets, beta=0.5, gamma=0.1, neighbours=1, keep=2)
     scorer = VectorScorer(tower, Projection(None, False), MemoryStore.of(3 * rows), retriever=retriever)
-    return FusedScorer(scorer, Lexical(neighbours=2, power=1, share=0.5).fit(data.train, words), 0.1)
+    return fused_of(scorer, Lexical(neighbours=2, power=1, share=0.5).fit(data.train, words), 0.1)
 
 
 def test_one_text_and_a_batch_agree_where_words_propose_what_is_better_than_all_that_is_near():
@@ -151,23 +156,23 @@ def test_the_score_of_a_pair_does_not_depend_on_the_other_pairs():
 
 def test_a_small_and_a_large_blend_choose_by_vectors_and_by_words(plain):
     vectors, lexical = plain.vectors, plain.lexical
-    alone = FusedScorer(vectors, lexical, 0.0)
-    assert alone.weight == 0 and FusedScorer(None, lexical, 0.0).weight == 1
+    alone = fused_of(vectors, lexical, 0.0)
+    assert alone.voices == ()
     labels, scores = vectors.top(Query(TEXTS), 5)
     top = alone.top(Query(TEXTS), 5)
     assert np.array_equal(top.labels, labels) and np.array_equal(top.scores, scores)
-    words = FusedScorer(None, lexical, 0.0)
+    words = fused_of(None, lexical, 1.0)
     assert words.shares_threads
     best = words.top(Query(TEXTS), 1).labels[:, 0]
     mask = best >= 0
-    large = FusedScorer(vectors, lexical, 100.0).top(Query(TEXTS), 1).labels[:, 0]
+    large = fused_of(vectors, lexical, 100.0).top(Query(TEXTS), 1).labels[:, 0]
     of_words, rows = lexical.scores(Query(TEXTS), 30).toarray(), np.flatnonzero(mask)
     np.testing.assert_allclose(
         of_words[rows, large[mask]], of_words[rows, best[mask]], atol=0.02
     )  # vectors decide ties
     assert_alike(Predictor(words, 30), [*TEXTS, *UNKNOWN], 5)
     with pytest.raises(ModelError, match="neither words nor vectors"):
-        FusedScorer(None, None, 0.5)
+        FusedScorer(None)
 
 
 def test_texts_without_known_words_get_nothing(plain):
@@ -178,7 +183,7 @@ def test_texts_without_known_words_get_nothing(plain):
 
 def test_chosen_labels_are_scored_as_all_are(plain):
     scorer = VectorScorer(plain.vectors.tower, plain.vectors.project, plain.vectors.store)  # no retriever
-    fused = FusedScorer(scorer, plain.lexical, BLEND)
+    fused = fused_of(scorer, plain.lexical, BLEND)
     for text in TEXTS[:10]:
         labels, scores, proposed = fused.within(Query([text]), np.arange(30))
         assert labels.tolist() == list(range(30)) and proposed is not None
@@ -192,19 +197,20 @@ def test_chosen_labels_are_scored_as_all_are(plain):
 
 def test_the_union_holds_what_either_proposes_once(plain):
     query = Query(TEXTS)
-    proposed = union(plain.vectors, plain.lexical, query, 5)
+    proposed = union(plain.vectors, [plain.lexical], query, 5)
     words = plain.lexical.scores(query, 55)
     for row, text in enumerate(TEXTS):
         own = proposed.labels[proposed.starts[row] : proposed.starts[row + 1]]
         expected = set(combined(plain.vectors, text)) | set(words.indices[words.indptr[row] : words.indptr[row + 1]])
         assert own.tolist() == sorted(expected)
-    assert np.isfinite(proposed.by_vectors).all() and (proposed.by_words >= 0).all()
+    assert np.isfinite(proposed.by_vectors).all() and (proposed.by_voices[0] >= 0).all()
 
 
 @pytest.mark.parametrize("name", ["plain", "reranked"])
 def test_a_blend_is_chosen_on_scores_of_the_retriever(request, name):
     model = request.getfixturevalue(name)
-    assert choose_blend(model.vectors, model.lexical, board(60)) in BLENDS
+    weights = choose_weights(model.vectors, [model.lexical], [0.25], board(60))
+    assert weights[0] in (0, 1) and weights[1] in WEIGHTS
 
 
 @pytest.mark.parametrize("name", ["plain", "reranked"])

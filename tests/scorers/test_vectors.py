@@ -20,7 +20,7 @@ from longtail.parts import Objective, Query
 from longtail.recipe import Recipe
 from longtail.samplers.all_labels import AllLabels
 from longtail.scorers import vectors as module
-from longtail.scorers.fused import BLENDS, choose_blend, union
+from longtail.scorers.fused import WEIGHTS, choose_weights, union
 from longtail.scorers.lexical import Lexical
 from longtail.scorers.reranked import RerankedScorer
 from longtail.scorers.vectors import JoinedScorer, Projection, VectorScorer
@@ -197,15 +197,15 @@ def test_blending_adds_what_words_say():
     scorer = vector_scorer(1, 3, layer=False, cosine=True)
     lexical = Lexical(neighbours=2, power=1, share=0.5).fit(data.train, scorer.tower.words)
     texts = ["red cat", "dog"]
-    proposed = union(scorer, lexical, Query(texts), 3)
+    proposed = union(scorer, [lexical], Query(texts), 3)
     exact, by_words = product(scorer, texts), lexical.scores(Query(texts), 3).toarray()
     for blend in (0.0, 0.3):
-        top = proposed.top(3, blend)
+        top = proposed.top(3, [1.0, blend])
         for row in range(2):
             fused = exact[row] + blend * by_words[row]
             assert top.labels[row].tolist() == np.argsort(-fused, kind="stable").tolist()
             np.testing.assert_allclose(top.scores[row], np.sort(fused)[::-1], atol=1e-5)
-    assert choose_blend(scorer, lexical, data.train) in BLENDS
+    assert choose_weights(scorer, [lexical], [0.25], data.train)[1] in WEIGHTS
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def test_frugal_cuts_texts_once_for_each_vocabulary():
     assert counts[False] == Counter([*train.texts, *train.labels.texts])
     # Whether pairs are better is tried once: on the points that are left, then on validation points. Gandalf makes a
     # label text a point too, but a text that stands there twice is cut once.
-    assert model.recipe.lexical.pairs is False
+    assert model.recipe.voices[0].pairs is False
     assert counts[True] == Counter([*train.texts, *train.labels.texts])
     assert model.words.memo == []  # a fitted model does not carry the bags around
 
