@@ -18,6 +18,7 @@ from longtail.machine import compiled
 from longtail.types import Floats, Ints
 
 SHUFFLED = 4096  # instances of a block
+NEVER = -10.0  # the bias of a child without points: no search comes to it
 Found = tuple[NDArray[np.int64], Ints, Floats, Floats]  # ends of rows, words, weights, biases
 
 
@@ -174,7 +175,7 @@ def solve_children(
                         found += 1
                 weights[:] = 0
             else:
-                biases[child_at] = -1
+                biases[child_at] = NEVER
             for at in range(excluded_starts[child], excluded_starts[child + 1]):
                 if place_of[excluded_rows[at]] >= 0:
                     target[place_of[excluded_rows[at]]] = 0

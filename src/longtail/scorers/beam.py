@@ -72,6 +72,8 @@ def search(
     for place in range(len(labels)):
         query = first_query + place
         seen = 0
+        if query_starts[query] == query_starts[query + 1]:
+            continue  # nothing is known of the text
         for tree in range(len(roots)):
             nodes[0], logs[0], wide = roots[tree], np.float32(0), 1
             while wide:
@@ -98,6 +100,8 @@ def search(
                         else:
                             label = -1 - under
                             if sums[label] == 0:
+                                if seen == len(touched):
+                                    continue
                                 touched[seen] = label
                                 seen += 1
                             sums[label] += np.exp(own) / len(roots)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from longtail.errors import ModelError
 from longtail.files import read_arrays, write_arrays
 from longtail.machine import in_threads
 from longtail.parts import Proposals, Query
+from longtail.search.inverted import Scratch
 from longtail.types import Floats, Ints, rows_of
 
 FILE = "linear.safetensors"
@@ -43,12 +44,12 @@ class Forest:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Name the arrays for a model file."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {own.name: getattr(self, own.name) for own in fields(self)}
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, NDArray[Any]], labels: int, vocabulary: int) -> Forest:
         """Put the arrays of a model file together, after checking that every place that they name is there."""
-        forest = cls(**{field.name: arrays[field.name] for field in fields(cls)})
+        forest = cls(**{own.name: arrays[own.name] for own in fields(cls)})
         forest.check(labels, vocabulary)
         return forest
 
@@ -107,6 +108,7 @@ class LinearScorer:
     forest: Forest
     count: int  # of labels
     beam: int  # nodes of a level that are followed
+    scratch: Scratch = field(default_factory=Scratch, repr=False)
 
     def __len__(self) -> int:
         return self.count
@@ -122,7 +124,7 @@ class LinearScorer:
             search(
                 bags.indptr, bags.indices, bags.data, block.start, forest.roots, forest.firsts, forest.node_ends,
                 forest.words, forest.word_ends, forest.children, forest.weights, forest.biases, forest.below,
-                self.beam, np.zeros(self.count, np.float32), labels[block], scores[block],
+                self.beam, self.scratch.zeros(self.count), labels[block], scores[block],
             )  # fmt: skip
 
         for _ in in_threads(work, query.blocks(BLOCK)) if len(query) > BLOCK else map(work, query.blocks(BLOCK)):
@@ -148,6 +150,8 @@ class LinearScorer:
         from longtail.scorers.beam import score  # noqa: PLC0415
 
         bags, forest, scores = query.bag(self.words), self.forest, np.zeros(len(chosen), np.float32)
+        if bags.nnz == 0:
+            return scores  # nothing is known of the text
         score(
             bags.indices, bags.data, self._paths, forest.owners, chosen, forest.firsts, forest.node_ends, forest.words,
             forest.word_ends, forest.children, forest.weights, forest.biases, scores,
