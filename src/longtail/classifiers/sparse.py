@@ -45,7 +45,7 @@ class Linear(Voice):
 
     part: ClassVar[str] = "linear"
     usual: ClassVar[float] = 0.5
-    trees: int = Field(default=1, ge=1, le=MOST_TREES)  # with clusters of their own; their probabilities are averaged
+    trees: int = Field(default=3, ge=1, le=MOST_TREES)  # with clusters of their own; their probabilities are averaged
     leaf: int = Field(default=64, ge=2)  # labels of a lowest node, at most
     branching: int = Field(default=32, ge=2)  # children of the nodes above
     penalty: float = Field(default=1.0, gt=0)  # of an error, beside the length of a row: C

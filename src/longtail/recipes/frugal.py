@@ -1,4 +1,4 @@
-"""Our flagship: a bag encoder shared by points and labels, calibrated Gandalf, decoupled softmax, blended with knn."""
+"""Our flagship: a bag encoder shared by points and labels, calibrated Gandalf, blended with linear and lexical scores."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def frugal() -> Recipe:
         encoder=Bag(dim=256, dropout=0.5, relu=True),
         objectives=(Objective(head=Residual(), sampler=BatchPool(random=0), classifier=rows, loss=Decoupled()),),
         stages=(Training(epochs=5, min_steps=400, batch_size=512, refit=20_000),),
-        voices=(Lexical(pairs=None), Linear(trees=3)),
+        voices=(Lexical(pairs=None), Linear()),
     )
