@@ -3,11 +3,17 @@ from __future__ import annotations
 import importlib.util
 import sys
 
+import numpy as np
 import pytest
 from conftest import ROOT, shared_data
+from small import board, small
 
 import longtail as lt
-from longtail.pipeline import Estimate, available, estimate, need_memory
+from longtail.data.dataset import Split, from_rows
+from longtail.data.tokens import Words
+from longtail.parts import Query
+from longtail.pipeline import Estimate, _heard, available, estimate, fit, need_memory
+from longtail.recipe import find_recipe
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +73,41 @@ def test_nothing_to_learn_from_is_said():
 
     with pytest.raises(lt.DataError, match="nothing to learn"):
         lt.fit("knn", from_rows({"train": ([], [])}, label_texts=["a"]).train)
+
+
+def jobs(groups: int = 60, seed: int = 0) -> Split:
+    """Make points of which ten at a time share five labels, and whose labels have names of their own."""
+    draw = np.random.default_rng(seed)
+    texts, rows = [], []
+    for group in range(groups):
+        own = draw.choice(40, 5, replace=False).tolist()
+        for _ in range(10):
+            texts.append(f"word{group % 7} trade{draw.integers(0, 9)} level{draw.integers(0, 4)}")
+            rows.append(own)
+    return from_rows({"train": (texts, rows)}, label_texts=[f"tool{label}" for label in range(40)]).train
+
+
+def test_where_neither_twins_nor_words_tell_a_trial_decides_about_label_points():
+    recipe = find_recipe("linear")
+    fitted = recipe.augment[0].fit(jobs(), seed=0)
+    none, own, soft = fitted.alternatives()
+    assert none is fitted and own.targets == "self" and soft.targets == "soft" and not soft.calibrate
+    model = fit(recipe, jobs())
+    assert model.recipe.augment[0] in (own, soft) or not model.recipe.augment[0].calibration(jobs()).trusted
+    assert model.probabilities is not None  # points were held out
+    trusted = fit(recipe, board())  # names that nobody shares: the same doubts
+    assert trusted.predict(["word3 filler1"], k=1)[0][0][0] in (3, 21)
+
+
+def test_a_voice_without_weight_is_left_out_and_so_are_vectors():
+    data = board()
+    recipe = small("frugal")
+    vectors, (lexical, linear) = object(), (object(), object())
+    kept, voices, scorer = _heard(recipe, (lexical, linear), vectors, (1.0, 0.0, 0.4))
+    assert voices == (linear,) and scorer is vectors
+    assert [voice.part for voice in kept.voices] == ["linear"] and kept.blend == (0.4,)
+    kept, voices, scorer = _heard(recipe, (lexical, linear), vectors, (0.0, 0.0, 1.0))
+    assert scorer is None and not kept.trains and kept.weights == (1.0,)
+    kept.check()
+    words = Words.fit(data.texts, data.labels.texts)
+    assert kept.voices[0].fit(data, words).top(Query(["word3"]), 1)[0][0, 0] in (3, 21)

@@ -18,12 +18,12 @@ from longtail.machine import memory_usage
 from longtail.metrics import Evaluation
 from longtail.metrics import evaluate as measure
 from longtail.model import Examples, Model
-from longtail.parts import Run, Scorer, VoiceScorer
+from longtail.parts import Query, Run, Scorer, VoiceScorer
 from longtail.probabilities import fit_probabilities
 from longtail.recipe import Recipe, find_recipe
 from longtail.records import Sizes, When
-from longtail.scorers.fused import choose_weights
-from longtail.types import Progress
+from longtail.scorers.fused import choose_weights, quality
+from longtail.types import Progress, TopK
 
 PROCESS = 150_000_000  # bytes of Python and the libraries, where the system does not tell
 TORCH, RUNNING = 220_000_000, 150_000_000  # bytes that importing torch takes, and its threads and fabric
@@ -46,10 +46,14 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
         raise DataError("there is nothing to learn from: no points or no labels", remedy="check the training file")
     recipe.check()
     words = Words.fit(train.need_texts(recipe.name), train.labels.texts or [])
-    kept, validation = _held_out(recipe, train)
-    trial = None if kept is None else _augmented(recipe, kept)[1]  # it must not know the points held out
     settled, whole = _augmented(recipe, train)
+    doubts = bool(recipe.voices) and any(len(part.alternatives()) > 1 for part in settled.augment)
+    kept, validation = _held_out(recipe, train, doubts)
     run: Run = {"seed": recipe.seed, "progress": progress, "scratch": scratch}
+    if doubts and kept is not None and validation is not None:
+        recipe = _tried(recipe, settled, kept, validation, words)
+        settled, whole = _augmented(recipe, train)
+    trial = None if kept is None else _augmented(recipe, kept)[1]  # it must not know the points held out
     chosen = [voice.choose(whole if trial is None else trial, validation, words, **run) for voice in recipe.voices]
     settled = replace(settled, voices=tuple(voice for voice, _ in chosen))
     voices = tuple(scorer for _, scorer in chosen if scorer is not None)
@@ -83,12 +87,26 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
     return replace(model, examples=examples)
 
 
-def _held_out(recipe: Recipe, train: Split) -> tuple[Split | None, Split | None]:
+def _held_out(recipe: Recipe, train: Split, doubts: bool) -> tuple[Split | None, Split | None]:
     """Hold some points out where something has to be chosen: what is left, and those that decide."""
-    if recipe.undecided() == When.NEVER or len(train) < MIN_POINTS:
+    if (recipe.undecided() == When.NEVER and not doubts) or len(train) < MIN_POINTS:
         return None, None
     share = VALIDATION / 2 if recipe.trains else VALIDATION  # weights cannot learn from what is held out
     return train.divide(share, seed=recipe.seed, most=MAX_VALIDATION, leave=recipe.trains)
+
+
+def _tried(recipe: Recipe, settled: Recipe, kept: Split, validation: Split, words: Words) -> Recipe:
+    """Choose among the alternatives of augmentations by what one voice makes of them on validation points."""
+    for place, part in enumerate(settled.augment):
+        found = []
+        for other in part.alternatives() if len(part.alternatives()) > 1 else ():
+            trial = replace(recipe, augment=(*recipe.augment[:place], other, *recipe.augment[place + 1 :]))
+            _, scorer = recipe.voices[-1].choose(_augmented(trial, kept)[1], validation, words, seed=recipe.seed)
+            found.append(
+                (quality(TopK(*scorer.top(Query(validation.need_texts("a trial")), 10)), validation).mean(), trial)
+            )
+        recipe = max(found, key=lambda one: float(one[0]))[1] if found else recipe
+    return recipe
 
 
 def _heard(

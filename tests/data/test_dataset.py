@@ -115,3 +115,19 @@ def test_millions_of_points_open_without_being_read(tmp_path):
     assert not opened.train.targets.indices.flags.owndata
     assert not opened.train.targets.data.flags.owndata
     assert opened.train.texts[points - 1] == f"point {points - 1}"
+
+
+def test_points_that_share_all_their_labels_go_to_one_side_together():
+    rows = [[group, group + 1, group + 2] for group in range(40) for _ in range(5)]
+    train = from_rows({"train": ([f"text {row}" for row in range(200)], rows)}, label_texts=["x"] * 42).train
+    rest, validation = train.divide(0.1, seed=3, leave=True)
+    assert len(validation) == 20 and len(rest) == 180
+
+    def sets(split):
+        return {tuple(split.targets.indices[start : start + 3]) for start in split.targets.indptr[:-1]}
+
+    assert not sets(rest) & sets(validation)
+    again = train.divide(0.1, seed=3)[1]
+    assert again.fingerprint == validation.fingerprint != train.divide(0.1, seed=4)[1].fingerprint
+    one = from_rows({"train": (["a", "b", "c"], [[0, 1, 2]] * 3)}, label_texts=["x"] * 3).train
+    assert len(one.divide(0.4)[1]) == 1  # one group is no group

@@ -73,6 +73,14 @@ class Gandalf(SoftTargets):
         """Return these settings with the calibration that was fitted, where one is asked for."""
         return replace(self, fitted=self.calibration(train, seed=seed).to_dict()) if self.calibrate else self
 
+    def alternatives(self) -> tuple[Self, ...]:
+        """Return what held-out points choose from where neither twins nor shared words tell: none, self, soft."""
+        calibration = calibration_of(self.fitted) if self.calibrate and self.fitted is not None else None
+        if calibration is None or calibration.trusted or calibration.verdict != "unknown":
+            return (self,)
+        plain = replace(self, calibrate=False, fitted=None)
+        return self, replace(plain, targets="self"), plain
+
     def calibration(self, train: Split, *, seed: int = 0) -> Calibration:
         """Return the fitted calibration, or fit it to the original points."""
         return calibrate(train.original, seed=seed) if self.fitted is None else calibration_of(self.fitted)

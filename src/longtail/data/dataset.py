@@ -35,6 +35,7 @@ from longtail.types import LabelMatrix, Texts, joined, label_matrix, no_pairs
 
 SCHEMA = 1
 SPLITS = ("train", "validation", "test")
+SHARED_LABELS = 3  # of a point, at least, where points with the same labels count as a group
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +121,16 @@ class Split:
             augmented=None if self.augmented is None else self.augmented[rows],
         )
 
+    def _groups(self, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Give points with the same labels a number, where most points have at least three and share all of them."""
+        starts, indices = self.targets.indptr, self.targets.indices
+        if len(rows) == 0 or np.diff(starts)[rows].mean() < SHARED_LABELS:
+            return None
+        sets = [indices[starts[row] : starts[row + 1]].tobytes() for row in rows.tolist()]
+        numbers = {labels: number for number, labels in enumerate(dict.fromkeys(sets))}
+        groups = np.array([numbers[labels] for labels in sets])
+        return groups if (np.bincount(groups)[groups] > 1).mean() > 0.5 and len(numbers) > 1 else None
+
     def _keeping_labels(self, order: NDArray[np.int64], size: int) -> NDArray[np.int64]:
         """Take points in this order, each only if all its labels keep another point; what is skipped comes last."""
         remaining = np.bincount(self.targets.indices, minlength=len(self.labels))
@@ -140,15 +151,27 @@ class Split:
         """Split the points at random into (the rest, a validation part); order is kept inside both.
 
         Augmented points do not become validation points, unless there are no others: real queries are not like them.
-        With `leave` no label loses its last point, as far as there are points enough.
+        With `leave` no label loses its last point, as far as there are points enough. Where most points share all their
+        labels with others, as the titles of one occupation do, those go to one side together: what is asked later will
+        hardly be one more of a group that is known.
         """
         real = np.arange(len(self))
         if self.augmented is not None and not self.augmented.all():
             real = np.flatnonzero(~self.augmented)
         size = min(max(1, round(share * len(real))), most or len(real), max(0, len(real) - 1))
         mask = np.zeros(len(self), np.bool_)
-        order = np.random.default_rng(seed).permutation(real)
-        mask[(self._keeping_labels(order, size) if leave else order)[:size]] = True
+        random = np.random.default_rng(seed)
+        order = random.permutation(real)
+        groups = self._groups(real)
+        if groups is not None:
+            chosen = random.permutation(int(groups.max()) + 1)
+            place = np.argsort(chosen)[groups]  # of each point's group in that order
+            order = real[np.argsort(place, kind="stable")]
+            size = int(np.searchsorted(np.sort(place), np.sort(place)[size - 1], side="right")) if size else 0
+            size = min(size, len(real) - 1)
+        elif leave:
+            order = self._keeping_labels(order, size)
+        mask[order[:size]] = True
         return self.take(np.flatnonzero(~mask)), self.take(np.flatnonzero(mask), "validation")
 
 

@@ -129,8 +129,8 @@ class Calibration:
 
     @property
     def trusted(self) -> bool:
-        """Whether label texts have anything to do with the points of their labels."""
-        return self.trust >= LEAST_TRUST
+        """Whether label texts have anything to do with the points of their labels: twins tell, or else shared words."""
+        return self.trust >= LEAST_TRUST if self.verdict == "unknown" else self.real >= CAREFUL
 
     def apply(self, targets: LabelMatrix, *, threshold: float = 0.1) -> sp.csr_array:
         """Return calibrated soft targets (L, L), strictly above the threshold, self edges 1.

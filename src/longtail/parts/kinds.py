@@ -279,6 +279,10 @@ class Augmentation(Part):
         """Return the same settings with what the training points settle, so that it is kept with the model."""
         return self
 
+    def alternatives(self) -> tuple[Self, ...]:
+        """Return what held-out points choose from, once `fit` has settled what it can; itself alone by default."""
+        return (self,)
+
     def augment(self, train: Split, *, seed: int) -> Split:
         """Return more or other training points, before training (place "dataset")."""
         return train

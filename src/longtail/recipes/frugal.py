@@ -1,4 +1,4 @@
-"""Our flagship: a bag encoder shared by points and labels, calibrated Gandalf, blended with linear and lexical scores."""
+"""A bag encoder shared by points and labels, calibrated Gandalf; blended with linear and lexical scores."""
 
 from __future__ import annotations
 

@@ -157,27 +157,31 @@ def choose_weights(
     """
     spare = int(np.diff(validation.excluded.indptr).max(initial=0))
     proposed = union(vectors, voices, Query(validation.need_texts("blending").tolist()), 5 + spare)
-    sizes = np.maximum(np.diff(validation.targets.indptr), 1)
 
-    def quality(weights: Sequence[float]) -> Floats:
-        hits = contains(validation.targets, proposed.top(5 + spare, weights).without(validation.excluded, 5).labels)
-        return np.asarray(hits[:, 0] + hits.sum(axis=1) / sizes, np.float32)
+    def value_of(weights: Sequence[float]) -> Floats:
+        return quality(proposed.top(5 + spare, weights), validation)
 
     own = () if vectors is None else (1.0,)
     weights = [*own, *usual]
     for _ in range(ROUNDS if len(voices) > 1 else 1):
         for place, wanted in enumerate(usual, len(own)):
             trials = [[*weights[:place], weight, *weights[place + 1 :]] for weight in WEIGHTS]
-            values = [quality(trial) if any(trial) else np.zeros(len(sizes), np.float32) for trial in trials]
+            values = [value_of(trial) if any(trial) else np.zeros(len(validation), np.float32) for trial in trials]
             best = max(values, key=lambda value: float(value.mean()))
             close = [w for w, value in zip(WEIGHTS, values, strict=True) if not _behind(value, best)]
             weights[place] = float(min(close, key=lambda weight: abs(weight - wanted)))
-    together = quality(weights)
+    together = value_of(weights)
     for place in range(len(weights)):
         alone = [float(place == other) for other in range(len(weights))]
-        if _behind(together, value := quality(alone)):
+        if _behind(together, value := value_of(alone)):
             weights, together = alone, value
     return tuple(weights)
+
+
+def quality(top: TopK, validation: Split) -> Floats:
+    """Return the value of predictions for each point, P@1 + recall@5: the first answer, and as much as five hold."""
+    hits = contains(validation.targets, top.without(validation.excluded, 5).labels)
+    return np.asarray(hits[:, 0] + hits.sum(axis=1) / np.maximum(np.diff(validation.targets.indptr), 1), np.float32)
 
 
 def _behind(value: Floats, other: Floats) -> bool:
