@@ -49,7 +49,7 @@ def without_words(train: Split) -> Path:
 
     def make() -> Model:
         model = Model.load(frugal(train))
-        return replace(model, lexical=None, recipe=replace(model.recipe, lexical=None))
+        return replace(model, voices=(), recipe=replace(model.recipe, voices=(), blend=None))
 
     return indexed("frugal-vectors", make)
 

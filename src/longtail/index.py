@@ -224,7 +224,9 @@ class Index:
             "points": model.points,
             "words": len(model.words),
             "dimensions": None if self._vectors is None else self._vectors.store.dim,
-            "blend": model.recipe.blend,
+            "voices": {
+                voice.part: weight for voice, weight in zip(model.recipe.voices, model.recipe.weights, strict=True)
+            },
             "probabilities": model.probabilities is not None,
             "index": None if self.served is None else asdict(self.served),
             "metrics": {name: value for name, value in model.metrics.items() if isinstance(value, int | float)},

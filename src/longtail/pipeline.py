@@ -80,8 +80,12 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
     if refits and settled.trains:
         vectors, tokenizer = learn(recipe, whole, words, scratch=scratch, **told)
         model = replace(model, vectors=vectors, tokenizer=tokenizer)
-    voices = tuple(voice.fit(whole, words, **run) for voice in settled.voices)
-    model = replace(model, voices=voices)
+    stay = validation is not None and vectors is not None and not refits  # what is costly is not done twice
+    final = [
+        voices[place] if stay and not voice.quick else voice.fit(whole, words, **run)
+        for place, voice in enumerate(settled.voices)
+    ]
+    model = replace(model, voices=tuple(final))
     words.forget()
     examples = None if original.texts is None else Examples(original.texts, original.targets)
     return replace(model, examples=examples)

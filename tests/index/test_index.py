@@ -268,7 +268,7 @@ def test_a_search_that_finds_too_little_is_not_chosen(run, monkeypatch):
     monkeypatch.setattr("longtail.artefact.SMALL", 3)
     whole = MemoryStore.search
     config = read_config(run)  # without words, which find much by themselves
-    write_config(run, {**config, "recipe": config["recipe"] | {"lexical": None, "blend": None}})
+    write_config(run, {**config, "recipe": config["recipe"] | {"voices": [], "blend": None}})
     monkeypatch.setattr(MemoryStore, "search", lambda self, queries, k: _lost(self, *whole(self, queries, k)))
     poor = build_artefact(run, search="hnsw")
     assert poor.search == "hnsw" and poor.recall < poor.wanted

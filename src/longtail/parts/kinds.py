@@ -300,6 +300,7 @@ class Voice(Part):
     """Scores by words: looked up, or learnt without steps."""
 
     usual: ClassVar[float] = 1.0  # the weight that suits most data sets, beside vectors
+    quick: ClassVar[bool] = False  # whether it is always fitted again to all points once everything is chosen
 
     @abstractmethod
     def choose(self, train: Split, validation: Split | None, words: Words, **run: Unpack[Run]) -> tuple[Self, Any]:

@@ -38,6 +38,7 @@ class Lexical(Voice):
 
     part: ClassVar[str] = "lexical"
     usual: ClassVar[float] = 0.25
+    quick: ClassVar[bool] = True
     neighbours: int | None = Field(default=None, ge=1, le=1000)
     power: float | None = Field(default=None, gt=0)
     share: float | None = Field(default=None, ge=0, le=1)
