@@ -151,8 +151,8 @@ def choose_weights(
 ) -> tuple[float, ...]:
     """Choose the weights of vectors (0 or 1, where there are any) and voices on validation points, by P@1 + recall@5.
 
-    The weights of voices are chosen one after the other. Of all that are not worse than the best by more than a
-    standard error of the difference, the one nearest to the usual weight is taken: a few hundred points are not enough
+    The weights of voices are chosen one after the other. Of all that are not worse than the best by more than two
+    standard errors of the difference, the one nearest to the usual weight is taken: a few hundred points are not enough
     to trust the best one. One voice alone is taken where it is better than all together by more than that.
     """
     spare = int(np.diff(validation.excluded.indptr).max(initial=0))
@@ -185,6 +185,6 @@ def quality(top: TopK, validation: Split) -> Floats:
 
 
 def _behind(value: Floats, other: Floats) -> bool:
-    """Return whether the quality of points is worse than another by more than a standard error of the difference."""
+    """Return whether the quality of points is worse than another by more than two standard errors of the difference."""
     loss = other - value
-    return bool(loss.mean() > loss.std() / np.sqrt(max(len(loss), 1)))
+    return bool(loss.mean() > 2 * loss.std() / np.sqrt(max(len(loss), 1)))
