@@ -129,7 +129,7 @@ def test_settings_reach_the_recipe():
     recipe = find_recipe("knn+gandalf")
     model = LongtailClassifier(recipe, settings={"lexical.neighbours": 3, "augment.0.threshold": 0.3}, seed=4)
     fitted = clone(model).fit(TEXTS, NAMES).model_.recipe
-    assert (fitted.seed, fitted.lexical.neighbours, fitted.augment[0].threshold) == (4, 3, 0.3)
+    assert (fitted.seed, fitted.voices[0].neighbours, fitted.augment[0].threshold) == (4, 3, 0.3)
     assert model.get_params()["recipe"] is recipe
     assert is_classifier(model)
 

@@ -161,6 +161,16 @@ def test_a_stopped_fit_continues_to_the_same_bits(tmp_path, monkeypatch):
     assert not any(tmp_path.iterdir())
 
 
+def test_the_number_of_threads_changes_nothing(monkeypatch):
+    train, settings = board(200), Linear(leaf=4, branching=4, trees=2)
+    forests = []
+    for count in (1, 2, 7):
+        monkeypatch.setattr("longtail.classifiers.sparse.cores", lambda count=count: count)  # so many blocks
+        forests.append(fitted(settings, train).forest.arrays())
+    for name, array in forests[0].items():
+        assert all(np.array_equal(array, other[name]) for other in forests[1:]), name
+
+
 def test_what_was_solved_for_other_points_is_not_taken(tmp_path):
     train, settings = board(200), Linear(leaf=8)
 

@@ -220,7 +220,7 @@ def test_kill_9_in_the_middle_of_training(tmp_path):
     lt.write(lt.Dataset(train.labels, {"train": train}, "board"), data, "jsonl")
     settings = {
         "encoder.dim": 16, "training.epochs": 12, "training.batch_size": 8, "training.save_seconds": 0.1,
-        "training.min_steps": 0, "augment": [], "lexical": None,
+        "training.min_steps": 0, "augment": [], "lexical": None, "linear": None,
     }  # fmt: skip
     flags = [part for path, value in settings.items() for part in ("--set", f"{path}={json.dumps(value)}")]
 

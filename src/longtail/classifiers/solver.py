@@ -102,7 +102,7 @@ def solve_children(
     ends, biases = np.zeros(children, np.int64), np.zeros(children, np.float32)
     found_words, found_values, found = np.empty(1024, np.int32), np.empty(1024, np.float32), 0
     local, place_of = np.full(vocabulary, -1, np.int32), np.full(len(bag_starts) - 1, -1, np.int32)
-    child_at, state = 0, np.uint64(seed) + np.uint64(0x9E3779B97F4A7C15)
+    child_at = 0
     for item in range(len(items)):
         node, first, behind = items[item, 0], items[item, 1], items[item, 2]
         count = int(group_starts[node + 1] - group_starts[node])
@@ -117,6 +117,7 @@ def solve_children(
         )
         names, width, filled = np.empty(min(entries, vocabulary), np.int32), 0, 0
         mixed = group_rows[group_starts[node] : group_starts[node + 1]].copy()
+        state = np.uint64(seed + node) + np.uint64(0x9E3779B97F4A7C15)  # the same in whatever block the node stands
         for last in range(count - 1, 0, -1):
             state ^= state << np.uint64(13)
             state ^= state >> np.uint64(7)

@@ -36,6 +36,7 @@ TEXT_SHARE = 0.5  # of a label's text in what it is clustered by, beside its poi
 WORK = 2e8  # entries of points × children of a block
 MOST_TREES = 20
 ENTRY = 12  # bytes of an entry of a row
+COMPILER = 110_000_000  # bytes that numba takes
 Rows = tuple[NDArray[np.int64], Ints, Floats, Floats]  # of children: ends, words, weights, biases
 
 
@@ -105,7 +106,7 @@ class Linear(Voice):
         """Count the entries of rows, most of them of words of a label's own points, and those that a solver reads."""
         entries = self.trees * (1.5 * sizes.pairs * sizes.words + 16 * sizes.labels)
         read = self.trees * sizes.pairs * sizes.words * (self.leaf + self.branching) * self.iterations / 4
-        return Cost(memory=3 * ENTRY * entries, disk=ENTRY * entries, seconds=read * 1e-9)
+        return Cost(memory=COMPILER + 3 * ENTRY * entries, disk=ENTRY * entries, seconds=read * 1e-9)
 
 
 @dataclass(frozen=True, eq=False)
