@@ -131,3 +131,6 @@ def test_points_that_share_all_their_labels_go_to_one_side_together():
     assert again.fingerprint == validation.fingerprint != train.divide(0.1, seed=4)[1].fingerprint
     one = from_rows({"train": (["a", "b", "c"], [[0, 1, 2]] * 3)}, label_texts=["x"] * 3).train
     assert len(one.divide(0.4)[1]) == 1  # one group is no group
+    rows = [[0]] * 150 + [[3 + point, 4 + point, *range(100, 120)] for point in range(50)]  # many labels, others shared
+    mixed = from_rows({"train": (["text"] * 200, rows)}, label_texts=["x"] * 120).train
+    assert mixed._groups(np.arange(200)) is None

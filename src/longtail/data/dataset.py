@@ -124,12 +124,14 @@ class Split:
     def _groups(self, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Give points with the same labels a number, where most points have at least three and share all of them."""
         starts, indices = self.targets.indptr, self.targets.indices
-        if len(rows) == 0 or np.diff(starts)[rows].mean() < SHARED_LABELS:
+        many = np.diff(starts)[rows] >= SHARED_LABELS
+        if len(rows) == 0 or many.mean() <= 0.5:
             return None
         sets = [indices[starts[row] : starts[row + 1]].tobytes() for row in rows.tolist()]
         numbers = {labels: number for number, labels in enumerate(dict.fromkeys(sets))}
         groups = np.array([numbers[labels] for labels in sets])
-        return groups if (np.bincount(groups)[groups] > 1).mean() > 0.5 and len(numbers) > 1 else None
+        shared = many & (np.bincount(groups)[groups] > 1)
+        return groups if shared.mean() > 0.5 and len(numbers) > 1 else None
 
     def _keeping_labels(self, order: NDArray[np.int64], size: int) -> NDArray[np.int64]:
         """Take points in this order, each only if all its labels keep another point; what is skipped comes last."""
