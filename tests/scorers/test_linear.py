@@ -38,7 +38,7 @@ def test_one_text_and_a_batch_get_the_same_answer_on_real_data():
 
 def test_it_comes_back_from_its_folder(scorer, tmp_path):
     scorer.save(tmp_path)
-    again = LinearScorer.load(tmp_path, scorer.words, scorer.beam, pairs=False)
+    again = LinearScorer.load(tmp_path, scorer.words, scorer.beam)
     query = Query(["word3 filler1", "word7"])
     assert all(np.array_equal(one, two) for one, two in zip(scorer.top(query, 5), again.top(query, 5), strict=True))
 
@@ -81,7 +81,7 @@ def test_hostile_arrays_are_refused(kind, scorer, tmp_path):
     scorer.save(tmp_path)
     write_arrays(tmp_path / FILE, HOSTILE[kind](dict(read_arrays(tmp_path / FILE))))
     with pytest.raises(ModelError, match="train again"):
-        LinearScorer.load(tmp_path, scorer.words, 10, pairs=False)
+        LinearScorer.load(tmp_path, scorer.words, 10)
 
 
 def test_new_labels_are_scored_on_the_scale_of_trained_ones(tmp_path):

@@ -54,7 +54,6 @@ class Linear(Voice):
     tolerance: float = Field(default=0.1, gt=0)  # of the solver
     prune: float = Field(default=0.1, ge=0)  # smaller weights are dropped
     beam: int = Field(default=10, ge=1, le=1000)  # nodes of a level that a search follows
-    pairs: bool = False  # pieces of names and pairs of words count too
 
     def choose(
         self, train: Split, validation: Split | None, words: Words, **run: Unpack[Run]
@@ -66,8 +65,6 @@ class Linear(Voice):
         """Cluster the labels and train the classifiers, tree by tree."""
         seed, scratch = run.get("seed", 0), run.get("scratch")
         names, texts = train.labels.texts, train.need_texts("linear")
-        if self.pairs:
-            words = Words.fit(texts, names or [], pairs=True)
         bags, original = words.bag(texts), train.original
         vectors = pifa(original.targets, words.bag(original.need_texts("linear")))
         if names is not None:
@@ -79,8 +76,6 @@ class Linear(Voice):
         for tree in range(self.trees):
             levels = self.levels(vectors, seed=seed * MOST_TREES + tree)
             trees.append(grower.grow(levels, f"tree {tree + 1} of {self.trees}"))
-        if self.pairs:
-            words.forget()  # nobody else has these
         if own is not None:
             shutil.rmtree(own, ignore_errors=True)
         return LinearScorer(words, _joined(trees), len(train.labels), self.beam)
@@ -100,7 +95,7 @@ class Linear(Voice):
 
     def load(self, folder: Path, words: Words) -> LinearScorer:
         """Open the scorer of a model folder."""
-        return LinearScorer.load(folder, words, self.beam, pairs=self.pairs)
+        return LinearScorer.load(folder, words, self.beam)
 
     def cost(self, sizes: Sizes) -> Cost:
         """Count the entries of rows, most of them of words of a label's own points, and those that a solver reads."""

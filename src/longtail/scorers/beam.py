@@ -68,7 +68,7 @@ def search(
     margins = np.zeros(widest, np.float32)
     nodes, logs = np.empty(beam, np.int32), np.empty(beam, np.float32)
     next_nodes, next_logs = np.empty(beam, np.int32), np.empty(beam, np.float32)
-    touched, k = np.empty(len(roots) * beam * widest, np.int32), labels.shape[1]
+    touched, k = np.empty(min(len(roots) * beam * widest, len(sums)), np.int32), labels.shape[1]
     for place in range(len(labels)):
         query = first_query + place
         seen = 0

@@ -169,16 +169,13 @@ class LinearScorer:
         return np.asarray(np.exp(-TEMPER * short * short), np.float32)
 
     def save(self, folder: Path) -> None:
-        """Write the trees into a model folder; words that are not its own are written by their owner."""
-        if self.words.pairs:
-            self.words.save(folder)
+        """Write the trees into a model folder; the words are the model's."""
         write_arrays(folder / FILE, self.forest.arrays() | {"labels": np.array([self.count], np.int64)})
 
     @classmethod
-    def load(cls, folder: Path, words: Words, beam: int, *, pairs: bool) -> LinearScorer:
+    def load(cls, folder: Path, words: Words, beam: int) -> LinearScorer:
         """Open what `save` wrote."""
         arrays = read_arrays(folder / FILE)
-        words = Words.load(folder, pairs=True) if pairs else words
         if arrays["labels"].shape != (1,) or not 0 < int(arrays["labels"][0]) < 2**31:
             raise ModelError(f"{FILE}: the number of labels is damaged; train again")
         count = int(arrays["labels"][0])
