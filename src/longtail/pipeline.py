@@ -71,6 +71,7 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
         usual = [voice.usual for voice in settled.voices]
         weights = choose_weights(vectors, voices, usual, validation)
         settled, voices, vectors = _heard(settled, voices, vectors, weights)
+        tokenizer = None if vectors is None else tokenizer
     original = train.original
     counts, labels = frequencies(original.targets), replace(train.labels, features=None)
     model = Model(settled, labels, counts, len(original), train.dataset, words, voices, vectors, tokenizer)

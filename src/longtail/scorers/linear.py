@@ -71,10 +71,14 @@ class Forest:
             # A child stands behind the node that it belongs to, so that every way down ends.
             behind = np.repeat(np.arange(nodes), np.diff(self.firsts))
             sound = bool(((self.below < 0) | (self.below > behind)).all())
-            sizes = np.diff(self.firsts)
-            of_term = np.repeat(np.arange(nodes), np.diff(self.node_ends, prepend=0))
-            of_entry = np.repeat(of_term, np.diff(self.word_ends, prepend=0))
-            sound = sound and bool(((self.children >= 0) & (self.children < sizes[of_entry])).all())
+            ends = np.where(
+                self.node_ends > 0, self.word_ends[self.node_ends - 1] if terms else 0, 0
+            )  # entries of nodes
+            begins = np.append(0, ends[:-1])
+            some = ends > begins
+            if sound and some.any():  # entries are not counted one by one: there may be many millions
+                largest = np.maximum.reduceat(self.children, begins[some])
+                sound = bool(self.children.min() >= 0 and (largest < np.diff(self.firsts)[some]).all())
         if not sound:
             raise ModelError(f"{FILE}: the trees of the model are damaged; train again")
 
