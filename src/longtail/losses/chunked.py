@@ -24,7 +24,7 @@ class ChunkedBce(Bce):
     """The sum of the cross-entropies of every pair of a point, averaged over points, as `bce` computes it."""
 
     part: ClassVar[str] = "chunked_bce"
-    by_rows: ClassVar[bool] = True
+    needs_rows: ClassVar[bool] = True
     chunk: int = Field(default=8192, ge=1)  # labels that are scored at once
 
     def of_rows(self, factors: Factors, targets: LabelMatrix, excluded: LabelMatrix, weights: Tensor) -> Tensor:

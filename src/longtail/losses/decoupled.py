@@ -7,15 +7,19 @@ pool. Soft targets weigh the positives. References: [DEXML], [UniDEC] §2.3; met
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from longtail.parts import Loss
+from longtail.parts import Factors, Loss
 from longtail.records import record
+from longtail.types import LabelMatrix
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from longtail.losses.softmax import Kernel
 
 
 @record
@@ -30,9 +34,29 @@ class PickSome(Loss):
     directions: Literal["points", "labels", "both"] = "points"
     balance: float = Field(default=0.5, ge=0, le=1)
 
+    @property
+    def by_rows(self) -> bool:
+        """Whether it can do without whole scores."""
+        return self.directions == "points"
+
     @abstractmethod
+    def kernel(self) -> Kernel:
+        """Return what turns scores into their gradient."""
+
     def softmax(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
         """Compute the loss of points that choose among labels."""
+        from longtail.losses.softmax import softmax_of_scores  # noqa: PLC0415  (torch)
+
+        return softmax_of_scores(self.kernel(), scores, targets, mask, weights)
+
+    def of_rows(self, factors: Factors, targets: LabelMatrix, excluded: LabelMatrix, weights: Tensor) -> Tensor:
+        """Compute the loss of points that choose among labels from what scores are the products of."""
+        from longtail.losses.softmax import softmax_of_rows  # noqa: PLC0415  (torch)
+
+        if self.temperature != 1:
+            bias = None if factors.bias is None else factors.bias / self.temperature
+            factors = replace(factors, vectors=factors.vectors / self.temperature, bias=bias)
+        return softmax_of_rows(self.kernel(), factors, targets, excluded, weights)
 
     def __call__(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
         """Compute the loss."""
@@ -57,11 +81,11 @@ class Decoupled(PickSome):
 
     part: ClassVar[str] = "decoupled"
 
-    def softmax(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
-        """Compute the loss of points that choose among labels."""
-        from longtail.losses.softmax import decoupled_softmax  # noqa: PLC0415  (torch)
+    def kernel(self) -> Kernel:
+        """Return what turns scores into their gradient."""
+        from longtail.losses.softmax import decoupled  # noqa: PLC0415  (torch)
 
-        return decoupled_softmax(scores, targets, mask, weights)
+        return decoupled
 
 
 @record
@@ -70,8 +94,8 @@ class SupCon(PickSome):
 
     part: ClassVar[str] = "supcon"
 
-    def softmax(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
-        """Compute the loss of points that choose among labels."""
+    def kernel(self) -> Kernel:
+        """Return what turns scores into their gradient."""
         from longtail.losses.softmax import supcon  # noqa: PLC0415  (torch)
 
-        return supcon(scores, targets, mask, weights)
+        return supcon

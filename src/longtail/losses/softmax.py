@@ -1,62 +1,150 @@
-"""Softmax losses in torch; the decoupled one has its gradient in closed form: few passes over scores, not dozens."""
+"""Softmax losses in torch, their gradients in closed form: few passes over the scores, not dozens.
+
+A kernel turns scores (B, K) into their gradient, in place, and returns the loss. Where scores are products, blocks of
+points are scored, turned and multiplied back one after the other, so that their scores never leave the cache.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
+
+from longtail.labels.blocks import edge_rows
+from longtail.parts import Factors
+from longtail.types import LabelMatrix, without
+
+SCORES = 2**18  # that are made at once
+Positives = tuple[Tensor, Tensor, Tensor]  # points, labels, and what each pair counts in a mean over points
+Kernel = Callable[[Tensor, Positives], Tensor]
 
 
-def decoupled_softmax(scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
-    """Compute -(1 / Σ_p y_p) Σ_p y_p log [ e^{s_p} / (e^{s_p} + Σ_{n: y_n = 0} e^{s_n}) ], averaged over points."""
-    point, label, share = shares(targets, mask, weights)
-    loss: Tensor = _Decoupled.apply(
-        scores if scores.dtype == torch.float64 else scores.float(), point, label, share, mask
-    )  # type: ignore[no-untyped-call]
+def decoupled(scores: Tensor, positives: Positives) -> Tensor:
+    """Compute Σ_p share_p log(1 + Σ_n e^{s_n - s_p}) and turn the scores into its gradient; -inf is nobody's negative."""
+    point, label, share = positives
+    own = scores[point, label]
+    scores[point, label] = -torch.inf
+    largest = scores.amax(dim=1)
+    largest = torch.where(largest.isfinite(), largest, 0)
+    total = scores.sub_(largest[:, None]).exp_().sum(dim=1)  # (B,)
+    gap = total.log()[point] + largest[point] - own
+    wrong = share * gap.sigmoid()
+    scores.mul_((torch.zeros_like(total).index_add_(0, point, wrong) / total.clamp_min(1e-30))[:, None])
+    scores[point, label] = -wrong
+    return (share * functional.softplus(gap)).sum()
+
+
+def supcon(scores: Tensor, positives: Positives) -> Tensor:
+    """Compute Σ_p share_p log(Σ_l e^{s_l - s_p}) and turn the scores into its gradient; -inf is not among them."""
+    point, label, share = positives
+    own = scores[point, label]
+    largest = scores.amax(dim=1)
+    largest = torch.where(largest.isfinite(), largest, 0)
+    total = scores.sub_(largest[:, None]).exp_().sum(dim=1)  # (B,)
+    each = total.log()[point] + largest[point] - own
+    scores.mul_((torch.zeros_like(total).index_add_(0, point, share) / total.clamp_min(1e-30))[:, None])
+    scores[point, label] -= share
+    return (share * each).sum()
+
+
+def softmax_of_scores(
+    kernel: Kernel, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor
+) -> Tensor:  # fmt: skip
+    """Compute the loss of scores, averaged over points."""
+    positive = targets > 0 if mask is None else (targets > 0) & mask
+    point, label = positive.nonzero(as_tuple=True)
+    positives = _shares(point, label, targets[point, label], weights)
+    loss: Tensor = _OfScores.apply(_full(scores), mask, positives, kernel)  # type: ignore[no-untyped-call]
     return loss
 
 
-class _Decoupled(torch.autograd.Function):
-    """Σ_p share_p log(1 + Σ_n e^{s_n - s_p}), its gradient in closed form: few passes over the scores, not dozens."""
+def softmax_of_rows(
+    kernel: Kernel, factors: Factors, targets: LabelMatrix, excluded: LabelMatrix, weights: Tensor
+) -> Tensor:  # fmt: skip
+    """Compute the loss of what scores are the products of, averaged over points."""
+    device, kept = factors.rows.device, without(targets, excluded) if excluded.nnz else targets
+    point, label, hidden, unseen = (
+        torch.from_numpy(part.astype("int64")).to(device)
+        for matrix in (kept, excluded) for part in (edge_rows(matrix), matrix.indices)
+    )  # fmt: skip
+    strength = torch.from_numpy(kept.data).to(device)
+    hidden_pairs, positives = (hidden, unseen), _shares(point, label, strength, weights)
+    given = [part if part is None else _full(part) for part in (factors.vectors, factors.rows, factors.bias)]
+    half = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+    with torch.autocast(device.type, enabled=False):
+        loss: Tensor = _OfRows.apply(*given, hidden_pairs, positives, kernel, half)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _OfScores(torch.autograd.Function):
+    """The loss of whole scores."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, point: Tensor, label: Tensor, share: Tensor, mask: Tensor | None) -> Tensor:
-        """Keep e^{s_n} of the negatives, scaled by the largest of each point."""
-        others = scores.clone()
-        others[point, label] = -torch.inf
-        if mask is not None:
-            others.masked_fill_(~mask, -torch.inf)
-        largest = others.amax(dim=1)
-        largest = torch.where(largest.isfinite(), largest, 0)
-        total = others.sub_(largest[:, None]).exp_().sum(dim=1)  # (B,)
-        gap = total.log()[point] + largest[point] - scores[point, label]
-        wrong = share * gap.sigmoid()
-        factor = torch.zeros_like(total).index_add_(0, point, wrong) / total.clamp_min(1e-30)
-        ctx.save_for_backward(others, factor, point, label, wrong)
-        return (share * torch.nn.functional.softplus(gap)).sum()
+    def forward(ctx: Any, scores: Tensor, mask: Tensor | None, positives: Positives, kernel: Kernel) -> Tensor:
+        """Keep the gradient."""
+        gradient = scores.clone() if mask is None else scores.masked_fill(~mask, -torch.inf)
+        loss = kernel(gradient, positives)
+        ctx.save_for_backward(gradient)
+        return loss
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None, None]:
-        """Push negatives down by their part, and positives up."""
-        others, factor, point, label, wrong = ctx.saved_tensors
-        gradient = others * (factor * upstream)[:, None]
-        gradient[point, label] = -wrong * upstream
-        return gradient, None, None, None, None
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
+        """Give the gradient that is there already."""
+        (gradient,) = ctx.saved_tensors
+        return gradient * upstream, None, None, None
 
 
-def supcon(scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
-    """Compute -(1 / Σ_p y_p) Σ_p y_p log [ e^{s_p} / Σ_l e^{s_l} ], averaged over points."""
-    scores = scores if scores.dtype == torch.float64 else scores.float()
-    point, label, share = shares(targets, mask, weights)
-    seen = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
-    return (share * (torch.logsumexp(seen, dim=1)[point] - scores[point, label])).sum()
+class _OfRows(torch.autograd.Function):
+    """The loss of products, a block of points at a time."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, vectors: Tensor, rows: Tensor, bias: Tensor | None, hidden: tuple[Tensor, Tensor],
+        positives: Positives, kernel: Kernel, half: torch.dtype | None,
+    ) -> Tensor:  # fmt: skip
+        """Add up loss and gradients."""
+        total, of_vectors, of_rows = vectors.new_zeros(()), torch.empty_like(vectors), torch.zeros_like(rows)
+        of_bias = None if bias is None else torch.zeros_like(bias)
+        left, right = (part if half is None else part.to(half) for part in (vectors, rows))
+        size = max(1, SCORES // max(len(rows), 1))
+        starts = torch.arange(0, len(vectors) + size, size, device=vectors.device)
+        ends, hidden_ends = (torch.searchsorted(part, starts).tolist() for part in (positives[0], hidden[0]))
+        for place, start in enumerate(range(0, len(vectors), size)):
+            block = slice(start, start + size)
+            scores = (left[block] @ right.T).to(vectors.dtype)
+            if bias is not None:
+                scores += bias
+            some = slice(hidden_ends[place], hidden_ends[place + 1])
+            scores[hidden[0][some] - start, hidden[1][some]] = -torch.inf
+            own = slice(ends[place], ends[place + 1])
+            point, label, share = (part[own] for part in positives)
+            total += kernel(scores, (point - start, label, share))
+            gradient = scores if half is None else scores.to(half)
+            of_vectors[block] = gradient @ right
+            if half is None:
+                of_rows.addmm_(gradient.T, left[block])
+            else:
+                of_rows += gradient.T @ left[block]
+            if of_bias is not None:
+                of_bias += scores.sum(dim=0)
+        ctx.save_for_backward(of_vectors, of_rows, of_bias)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        """Give the gradients that are there already."""
+        return *(part if part is None else part * upstream for part in ctx.saved_tensors), None, None, None, None
 
 
-def shares(targets: Tensor, mask: Tensor | None, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the positive pairs, points and labels, and what each counts in a mean over points."""
-    positive = targets > 0 if mask is None else (targets > 0) & mask
-    point, label = positive.nonzero(as_tuple=True)
-    strength = targets[point, label]
+def _shares(point: Tensor, label: Tensor, strength: Tensor, weights: Tensor) -> Positives:
+    """Return the positive pairs with what each counts in a mean over points."""
     sums = torch.zeros_like(weights).index_add_(0, point, strength.to(weights.dtype))
-    return point, label, strength * (weights / sums.clamp_min(1e-6))[point] / len(targets)
+    return point, label, strength * (weights / sums.clamp_min(1e-6))[point] / len(weights)
+
+
+def _full(values: Tensor) -> Tensor:
+    """Return the values in full precision."""
+    return values if values.dtype == torch.float64 else values.float()

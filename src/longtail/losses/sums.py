@@ -26,7 +26,7 @@ class Sum(Loss):
         """Ask for losses of scores, and a weight for each."""
         if not self.of or (self.weights and len(self.weights) != len(self.of)):
             raise RecipeError(f"{recipe.name}: sum_of has {len(self.of)} losses and {len(self.weights)} weights")
-        if any(loss.by_rows or loss.needs_cosines for loss in self.of):
+        if any(loss.needs_rows or loss.needs_cosines for loss in self.of):
             raise RecipeError(f"{recipe.name}: sum_of takes losses of logits, such as decoupled, supcon, bce")
 
     def __call__(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:

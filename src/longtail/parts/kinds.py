@@ -156,7 +156,12 @@ class Loss(Part):
     """Scores and targets to a number."""
 
     needs_cosines: ClassVar[bool] = False  # whether scores must be cosines as they are
-    by_rows: ClassVar[bool] = False  # whether it takes vectors and label vectors, so that scores are never whole
+    needs_rows: ClassVar[bool] = False  # whether it takes vectors and label vectors alone, and no scores
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether it takes vectors and label vectors where all points share candidates: scores are never whole."""
+        return self.needs_rows
 
     @abstractmethod
     def __call__(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
@@ -198,7 +203,7 @@ class Objective(Part):
             raise RecipeError(
                 f"{recipe.name}: {self.loss.part} needs cosines: classifier.cosine=true, classifier.scale=1"
             )
-        if self.loss.by_rows and not self.classifier.has_factors:
+        if self.loss.needs_rows and not self.classifier.has_factors:
             raise RecipeError(
                 f"{recipe.name}: {self.loss.part} needs a classifier that scores by products, such as rows"
             )

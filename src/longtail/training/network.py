@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from longtail.errors import RecipeError
-from longtail.labels.blocks import edge_rows
 from longtail.labels.tree import Clusters
 from longtail.parts import (
     TARGETS,
@@ -41,7 +40,7 @@ from longtail.parts import (
 from longtail.training.noise import StoredNoise
 from longtail.training.settings import LoopSettings
 from longtail.training.tables import LocalTable
-from longtail.types import Floats
+from longtail.types import Floats, LabelMatrix
 
 CHUNK = 4096  # texts that are encoded at once outside of training
 
@@ -131,8 +130,10 @@ class Term:
     def __call__(self, batch: Batch, states: Encoded, step: Step) -> Tensor:
         """Compute the weighted loss of a batch."""
         weights, loss = torch.from_numpy(batch.weights).to(self.network.device), self.objective.loss
-        if loss.by_rows:
-            return self.objective.weight * self._by_rows(batch, states, step, weights)
+        if loss.by_rows and self.objective.classifier.has_factors:
+            value = self._by_rows(batch, states, step, weights)
+            if value is not None:
+                return self.objective.weight * value
         scored = self.scored(batch, states, step)
         return self.objective.weight * loss(scored.scores, scored.targets, scored.mask, weights)
 
@@ -159,15 +160,17 @@ class Term:
         step.memory.pop(TARGETS, None)
         return Scored(scores, wanted, mask)
 
-    def _by_rows(self, batch: Batch, states: Encoded, step: Step, weights: Tensor) -> Tensor:
-        """Compute the loss of a batch from what its scores are the products of."""
+    def _by_rows(self, batch: Batch, states: Encoded, step: Step, weights: Tensor) -> Tensor | None:
+        """Compute the loss of a batch from what its scores are the products of; None: points differ in candidates."""
         batch = batch if self.partition is None else batch.clustered(self.partition)
         candidates, loss = self.candidates(batch, states, step), self.objective.loss
         if candidates.mask is not None:
-            raise RecipeError(f"{loss.part} needs candidates that all points of a batch share, such as all_labels")
+            if loss.needs_rows:
+                raise RecipeError(f"{loss.part} needs candidates that all points of a batch share, such as all_labels")
+            return None
         labels, targets, excluded = candidates.labels, batch.targets, batch.excluded
         if len(labels) < targets.shape[1]:
-            targets, excluded = targets[:, labels], excluded[:, labels]
+            targets, excluded = among(targets, labels), among(excluded, labels)
         factors = self.classifier.factors(*self.encoded(batch.inputs, labels, states, step), step)
         return loss.of_rows(factors, targets, excluded, weights)
 
@@ -359,11 +362,14 @@ def device_of(settings: LoopSettings) -> torch.device:
     return torch.device(device)
 
 
-def to_dense(matrix: sp.csr_array, labels: NDArray[np.int64], device: torch.device) -> Tensor:
-    """Lay the entries of a batch (B, L) out over its candidates: (B, K); what is not among them is left out."""
-    out = np.zeros((matrix.shape[0], len(labels)), np.float32)
-    rows = edge_rows(matrix)
+def among(matrix: LabelMatrix, labels: NDArray[np.int64]) -> LabelMatrix:
+    """Keep the entries of a batch (B, L) that are among its candidates: (B, K)."""
     places = np.searchsorted(labels, matrix.indices)
     mask = np.append(labels, -1)[places] == matrix.indices
-    out[rows[mask], places[mask]] = matrix.data[mask]
-    return torch.from_numpy(out).to(device)
+    starts = np.concatenate([[0], np.cumsum(mask)])[matrix.indptr]
+    return sp.csr_array((matrix.data[mask], places[mask], starts), shape=(matrix.shape[0], len(labels)))
+
+
+def to_dense(matrix: sp.csr_array, labels: NDArray[np.int64], device: torch.device) -> Tensor:
+    """Lay the entries of a batch (B, L) out over its candidates: (B, K); what is not among them is left out."""
+    return torch.from_numpy(among(matrix, labels).toarray().astype(np.float32, copy=False)).to(device)
