@@ -2,7 +2,8 @@
 
 A word is a run of letters, digits or underscores, lower-cased. With `pairs`, the pieces of names (getElementById) are
 words too, and so are any two that follow each other. Weights are (1 + ln tf) · idf with the smooth
-idf = 1 + ln((1 + n) / (1 + df)), and every bag has length one.
+idf = 1 + ln((1 + n) / (1 + df)), at most 5 for function words, and every bag has length one. Words that are not known
+are read as known ones near to them, which share their count.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from longtail.data.function_words import function_words
+from longtail.data.spelling import Shares, Spelling
 from longtail.files import read_arrays, read_texts, write_arrays, write_texts
 from longtail.types import Floats, Ints, Texts
 
 MEMO = 1_000_000  # texts whose bags are kept at most
+FUNCTION = np.float32(5)  # idf of function words at most: titles have too few of them
+UNKNOWN = 2**16  # unknown words whose readings are kept at most
 WORD = re.compile(r"\w+")
 PIECE = re.compile(r"[^\W\d_]+|\d+")
 HUMP = re.compile(r"(?<=[^\W\d_A-Z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][^\W\d_A-Z])")
@@ -81,6 +86,8 @@ class Words:
     ['cat', 'dog', 'red']
     >>> words.bag(["Cat!", "unseen"]).toarray().tolist()
     [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    >>> Words.fit(["white horse"]).bag(["horses"]).toarray().tolist()
+    [[1.0, 0.0]]
     """
 
     vocabulary: Texts  # (V,) sorted
@@ -88,6 +95,7 @@ class Words:
     idf: Floats  # (V,)
     pairs: bool = False
     memo: list[Memo] = field(default_factory=list, repr=False)  # one at most, while a model is fitted
+    unknown: dict[str, Shares] = field(default_factory=dict, repr=False)  # how unknown words were read
 
     def __len__(self) -> int:
         return len(self.vocabulary)
@@ -118,7 +126,13 @@ class Words:
         counts = _counts(sorted_place[np.asarray(indices, np.int64)], indptr, len(vocabulary))
         seen = np.bincount(counts.indices, minlength=len(vocabulary)).astype(np.float64)
         texts = len(indptr) - 1
-        words = cls(Texts(vocabulary), (1 + np.log((1 + texts) / (1 + seen))).astype(np.float32), pairs)
+        idf = (1 + np.log((1 + texts) / (1 + seen))).astype(np.float32)
+        plain = [
+            sorted_place[numbers[word]]
+            for word in function_words(lambda word: seen[sorted_place[numbers[word]]] if word in numbers else 0)
+        ]
+        idf[plain] = np.minimum(idf[plain], FUNCTION)
+        words = cls(Texts(vocabulary), idf, pairs)
         if texts <= MEMO:
             words.memo.append(Memo(places, words._weighed(counts)))
         return words
@@ -131,17 +145,52 @@ class Words:
         """Weigh the known words of each text: (N, V), rows of length one or empty."""
         return self.memo[0].bag(list(texts), self._bag) if self.memo else self._bag(texts)
 
+    def read(self, word: str) -> Shares:
+        """Return the known words that stand for an unknown one, and the share of each."""
+        shares = self.unknown.get(word)
+        if shares is None:
+            pieces = word.split()
+            shares = self._pair(*pieces) if len(pieces) == 2 else self._spelling.near(word)
+            if len(self.unknown) >= UNKNOWN:
+                self.unknown.clear()
+            self.unknown[word] = shares
+        return shares
+
+    def _pair(self, one: str, two: str) -> Shares:
+        """Read a pair of words by the likeliest reading of each."""
+        readings = [
+            ((place, 1.0),) if (place := self.places.get(word)) is not None else self.read(word) for word in (one, two)
+        ]
+        if not all(readings):
+            return ()
+        place = self.places.get(" ".join(self.vocabulary[reading[0][0]] for reading in readings))
+        return () if place is None else ((place, 1.0),)
+
+    @cached_property
+    def _spelling(self) -> Spelling:
+        """What reads unknown words."""
+        return Spelling(list(self.places), self.idf)
+
     def _bag(self, texts: Iterable[str]) -> sp.csr_array:
         """Cut texts into words and weigh them."""
-        place, indptr, indices = self.places.get, [0], []
+        place, indptr, indices, shares = self.places.get, [0], list[int](), list[float]()
         for text in texts:
-            indices += [known for word in terms(text, pairs=self.pairs) if (known := place(word)) is not None]
+            for word in terms(text, pairs=self.pairs):
+                if (known := place(word)) is not None:
+                    indices.append(known)
+                    shares.append(1.0)
+                else:
+                    for near, share in self.read(word):
+                        indices.append(near)
+                        shares.append(share)
             indptr.append(len(indices))
-        return self._weighed(_counts(np.asarray(indices, np.int32), indptr, len(self)))
+        return self._weighed(_counts(np.asarray(indices, np.int32), indptr, len(self), np.asarray(shares, np.float32)))
 
     def _weighed(self, bags: sp.csr_array) -> sp.csr_array:
         """Turn counts of words into weights, in place."""
-        weights = (1 + np.log(bags.data.astype(np.float64))) * self.idf[bags.indices]  # as exact as `query`
+        counts = bags.data.astype(np.float64)  # as exact as `query`
+        damped = np.where(counts < 1, counts, 1 + np.log(np.maximum(counts, 1)))
+        weights = damped * self.idf[bags.indices]
         sizes = np.diff(bags.indptr)
         squares = np.bincount(np.repeat(np.arange(bags.shape[0]), sizes), weights**2, bags.shape[0])
         bags.data = (weights / np.repeat(np.sqrt(squares), sizes)).astype(np.float32)
@@ -149,16 +198,16 @@ class Words:
 
     def query(self, text: str) -> tuple[Ints, Floats]:
         """Weigh one text without building a matrix: (words, weights)."""
-        counts: dict[int, int] = {}
+        counts: dict[int, float] = {}
         places = self.places
         for word in terms(text, pairs=self.pairs):
             place = places.get(word)
-            if place is not None:
-                counts[place] = counts.get(place, 0) + 1
+            for near, share in self.read(word) if place is None else ((place, 1.0),):
+                counts[near] = counts.get(near, 0.0) + share
         words = np.fromiter(counts, np.int32, len(counts))
         weights = self.idf[words].astype(np.float64)
-        if len(counts) < sum(counts.values()):
-            weights *= np.fromiter((1 + math.log(count) for count in counts.values()), np.float64, len(counts))
+        if any(count != 1 for count in counts.values()):
+            weights *= np.fromiter(map(_damped, counts.values()), np.float64, len(counts))
         return words, (weights / (math.sqrt(float(weights @ weights)) or 1)).astype(np.float32)
 
     def save(self, folder: Path) -> None:
@@ -174,12 +223,19 @@ class Words:
         return cls(vocabulary, read_arrays(folder / f"{_name(pairs)}.safetensors")["idf"], pairs)
 
 
-def _counts(indices: NDArray[np.int32], indptr: list[int], width: int) -> sp.csr_array:
-    """Count the words of each text: (N, V)."""
-    ones = np.ones(len(indices), np.float32)
-    counts = sp.csr_array((ones, indices, np.asarray(indptr, np.int32)), shape=(len(indptr) - 1, width))
+def _counts(
+    indices: NDArray[np.int32], indptr: list[int], width: int, shares: Floats | None = None
+) -> sp.csr_array:  # fmt: skip
+    """Count the words of each text, or add up their shares: (N, V)."""
+    data = np.ones(len(indices), np.float32) if shares is None else shares
+    counts = sp.csr_array((data, indices, np.asarray(indptr, np.int32)), shape=(len(indptr) - 1, width))
     counts.sum_duplicates()
     return counts
+
+
+def _damped(count: float) -> float:
+    """Return what a count is worth: 1 + ln of it, or itself where it is a share of a word."""
+    return 1 + math.log(count) if count >= 1 else count
 
 
 def _name(pairs: bool) -> str:
