@@ -22,6 +22,8 @@ INSIDE = {
     "data": [
         "problems",
         "dataset",
+        "function_words",
+        "spelling",
         "tokens",
         "sequences",
         "pretrained",

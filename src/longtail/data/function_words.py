@@ -43,7 +43,8 @@ LANGUAGES: Mapping[str, str] = {
         à ai au aux avait avec avoir c ce ceci cela celle celles celui ces cet cette ceux chez comme d dans de depuis
         des donc dont du elle elles en entre es est et été être eu eux fut il ils j je jusqu l la le les leur leurs lui
         m ma mais me même mes moi mon n ne nos notre nous on ont ou où par pas pour qu quand que quel quelle quelles
-        quels qui quoi s sa sans se selon ses si soi son sont sous sur t ta te tes toi ton tu un une vers vos votre vous y
+        quels qui quoi s sa sans se selon ses si soi son sont sous sur t ta te tes toi ton tu un une vers vos votre
+        vous y
     """,
     "German": """
         ab aber als am an ander andere anderem anderen anderer anderes auch auf aus bei beim bin bis bist da dabei damit

@@ -18,7 +18,7 @@ from longtail.types import Floats
 
 SHORTEST, LONGEST = 4, 64  # letters of a word that others may stand for
 FIRM = 6  # letters of a word at most whose first letter is taken as meant: cancer is no dancer
-STEM, ENDING, ALIKE = 4, 4, 0.6  # letters of a stem at least, of an ending at most, and the part that is shared
+STEM, ENDING, ALIKE = 4, 4, 0.55  # letters of a stem at least, of an ending at most, and the part that is shared
 SIBLINGS = 256  # words that share a stem are too many to choose from
 MOST = 3  # words that stand for one
 UNITS = 16  # parts of a share
@@ -46,9 +46,12 @@ class Spelling:
         """Return the known words that may stand for an unknown one, the likeliest first."""
         if not SHORTEST <= len(word) <= LONGEST or any(letter.isdigit() for letter in word):
             return ()
-        found = self._edited(word) or self._related(word)
+        found = self._edited(word)
+        if not found and (joined := self._joined(word)):
+            return joined
+        found = found or self._related(word)
         if not found:
-            return self._joined(word)
+            return ()
         found = sorted(found, key=lambda one: (-one[1], one[0]))[:MOST]
         total = sum(weight for _, weight in found)
         units = [(place, round(UNITS * weight / total)) for place, weight in found]
@@ -84,7 +87,7 @@ class Spelling:
 
     def _joined(self, word: str) -> Shares:
         """Find two words of which it is made; of several ways that with the longest shorter one."""
-        for size in range(len(word) // 2, SHORTEST - 2, -1):
+        for size in range(len(word) // 2, SHORTEST - 1, -1):
             for cut in (size, len(word) - size):
                 pair = self._place(word[:cut]), self._place(word[cut:])
                 if pair[0] is not None and pair[1] is not None:

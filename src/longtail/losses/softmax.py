@@ -23,7 +23,7 @@ Kernel = Callable[[Tensor, Positives], Tensor]
 
 
 def decoupled(scores: Tensor, positives: Positives) -> Tensor:
-    """Compute Σ_p share_p log(1 + Σ_n e^{s_n - s_p}) and turn the scores into its gradient; -inf is nobody's negative."""
+    """Compute Σ_p share_p log(1 + Σ_n e^{s_n - s_p}) and turn the scores into its gradient; -inf is no negative."""
     point, label, share = positives
     own = scores[point, label]
     scores[point, label] = -torch.inf
