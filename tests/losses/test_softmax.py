@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longtail.errors import RecipeError
 from longtail.losses.decoupled import Decoupled, SupCon
+from longtail.parts import Factors
 from longtail.records import create
 
 KINDS = {"decoupled": Decoupled, "supcon": SupCon}
@@ -143,3 +145,46 @@ def test_half_precision_is_computed_in_single(kind):
 def test_settings_for_which_there_is_no_loss_are_refused(kind, wrong):
     with pytest.raises(RecipeError, match=kind):
         create(KINDS[kind], wrong)
+
+
+# From what scores are the products of
+
+
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("size", [1, 2 * K, 3 * K, 10**6])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(6))
+def test_blocks_of_points_add_up_to_the_whole(monkeypatch, seed, kind, size, biased):
+    monkeypatch.setattr("longtail.losses.softmax.SCORES", size)
+    _, targets, mask, weights = case(seed)
+    draw, loss = np.random.default_rng(seed), KINDS[kind](temperature=0.7)
+    leaves = [torch.from_numpy(draw.normal(size=shape)) for shape in ((B, 3), (K, 3), K)][: 2 + biased]
+    pairs = [sp.csr_array(part.double().numpy()) for part in (targets, ~mask)]
+    results = []
+    for by_rows in (True, False):
+        own = [leaf.clone().requires_grad_() for leaf in leaves]
+        scores = own[0] @ own[1].T + sum(own[2:])
+        value = loss.of_rows(Factors(*own), *pairs, weights) if by_rows else loss(scores, targets, mask, weights)
+        (3 * value).backward()  # what comes from above counts
+        results.append([value.detach(), *(leaf.grad for leaf in own)])
+    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-12)
+
+
+def test_blocks_multiply_in_half_precision_where_that_is_asked_for():
+    _, targets, mask, weights = case(0)
+    leaves = [torch.randn(shape, generator=torch.Generator().manual_seed(0)) for shape in ((B, 3), (K, 3))]
+    pairs = [sp.csr_array(part.float().numpy()) for part in (targets, ~mask)]
+    values = []
+    for half in (False, True):
+        own = [leaf.clone().requires_grad_() for leaf in leaves]
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            loss = Decoupled().of_rows(Factors(*own), *pairs, weights.float())
+        loss.backward()
+        values.append([loss.detach(), *(leaf.grad for leaf in own)])
+    torch.testing.assert_close(*values, rtol=0.05, atol=0.02)
+    assert not torch.equal(values[0][1], values[1][1]) and values[1][1].dtype == torch.float32
+
+
+def test_whole_scores_are_made_only_where_labels_choose_too():
+    assert Decoupled().by_rows and SupCon().by_rows
+    assert not Decoupled(directions="both").by_rows and not Decoupled().needs_rows
