@@ -7,6 +7,8 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,6 +69,12 @@ def product(left: Floats, right: Floats) -> Floats:
     for start in range(0, len(left), rows):
         np.matmul(left[start : start + rows], right, out=out[start : start + rows])
     return out
+
+
+@lru_cache
+def compiles() -> bool:
+    """Return whether there is a compiler, without importing it."""
+    return find_spec("numba") is not None
 
 
 def compiled(function: Function) -> Function:

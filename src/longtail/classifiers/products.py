@@ -107,11 +107,11 @@ class BuiltProducts(ABC):
 
     def factors(self, states: States, labels: NDArray[np.int64], texts: States | None, step: Step) -> Factors:
         """Return what scores are the products of."""
-        from torch.nn import functional  # noqa: PLC0415
+        from longtail.classifiers.normalised import normalised  # noqa: PLC0415  (torch)
 
         vectors, rows = states.pooled, self.vectors(labels, texts, step)
         if self.settings.cosine:
-            vectors, rows = functional.normalize(vectors), functional.normalize(rows)
+            vectors, rows = normalised(vectors), normalised(rows)
             vectors = vectors * self._scale()
         vectors = step.drop(vectors, self.settings.dropout)
         return Factors(vectors, rows, self.tables["bias"].gather(labels) if "bias" in self.tables else None)

@@ -1,7 +1,8 @@
 """ROWS + GRADIENTS → ROWS: tables of which a step reads and changes only the rows that it uses.
 
 `adam` keeps two moments per entry and updates them lazily, `adagrad` keeps one number per row. Cost and memory traffic
-of a step grow with the rows of the batch, never with the table.
+of a step grow with the rows of the batch, never with the table. Where there is a compiler, each row is read and written
+once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from longtail.machine import compiles
+
 Optimizer = Literal["adam", "adagrad"]
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
@@ -22,7 +25,7 @@ class LocalTable:
     """A matrix (R, D), or a vector (R,), in the memory of this process, with the state of its optimizer."""
 
     def __init__(self, values: Tensor, optimizer: Optimizer = "adam", frozen: bool = False) -> None:
-        self.values, self.optimizer, self.frozen = values, optimizer, frozen
+        self.values, self.optimizer, self.frozen = values.contiguous(), optimizer, frozen  # one row after the other
         if frozen:
             self.state = []
         elif optimizer == "adam":
@@ -47,20 +50,36 @@ class LocalTable:
     def step(self, learning_rate: float, number: int) -> None:
         """Change the gathered rows by their gradient; `number` counts the steps from one."""
         rows, gradient = self.gradient()
-        old = self.gathered[0][1].detach() if len(self.gathered) == 1 else None
         self.spent = True
-        if rows is None or gradient is None or learning_rate == 0:
+        if rows is None or gradient is None or learning_rate == 0 or len(rows) == 0:
             return
-        if old is None:
-            old = self.values.index_select(0, rows)
+        change = self._compiled if compiles() and self.values.device.type == "cpu" else self._change
+        change(rows, gradient, learning_rate, number)
+
+    def _compiled(self, rows: Tensor, gradient: Tensor, learning_rate: float, number: int) -> None:
+        """Change rows in one pass."""
+        from longtail import kernels  # noqa: PLC0415  (numba is an extra)
+
+        values, slopes = (part.reshape(len(part), -1).numpy() for part in (self.values, gradient.contiguous()))
+        if self.optimizer == "adam":
+            first, second = (part.reshape(len(part), -1).numpy() for part in self.state)
+            rate = _corrected(learning_rate, number)
+            fades = (np.float32(value) for value in (rate, BETA1, BETA2, EPS))
+            kernels.adam(values, first, second, rows.numpy(), slopes, *fades)
+        else:
+            total = self.state[0].numpy()
+            kernels.adagrad(values, total, rows.numpy(), slopes, np.float32(learning_rate), np.float32(EPS))
+
+    def _change(self, rows: Tensor, gradient: Tensor, learning_rate: float, number: int) -> None:
+        """Change rows on any device."""
+        old = self.values.index_select(0, rows)
         if self.optimizer == "adam":
             first, second = (part.index_select(0, rows) for part in self.state)
             first.lerp_(gradient, 1 - BETA1)
             second.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
             self.state[0].index_copy_(0, rows, first)
             self.state[1].index_copy_(0, rows, second)
-            scale = learning_rate * (1 - BETA2**number) ** 0.5 / (1 - BETA1**number)
-            new = old.addcdiv(first, second.sqrt_().add_(EPS), value=-scale)
+            new = old.addcdiv(first, second.sqrt_().add_(EPS), value=-_corrected(learning_rate, number))
         else:
             squares = gradient.square()
             total = self.state[0].index_select(0, rows) + (squares.mean(dim=1) if squares.dim() > 1 else squares)
@@ -98,6 +117,11 @@ class LocalTable:
         self.values.copy_(torch.from_numpy(np.array(arrays[f"{name}.values"])))
         for place, part in enumerate(self.state):
             part.copy_(torch.from_numpy(np.array(arrays[f"{name}.state{place}"])))
+
+
+def _corrected(learning_rate: float, number: int) -> float:
+    """Return the rate of a step, by which the first moments are corrected for their start at zero."""
+    return learning_rate * float((1 - BETA2**number) ** 0.5 / (1 - BETA1**number))
 
 
 class Adam:

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from longtail.encoders.inputs import Bags
 from longtail.labels.tree import Clusters
+from longtail.machine import compiles
 from longtail.parts import Arrays, Inputs, Network, Table
 
 
@@ -55,9 +56,12 @@ class WordTower:
     def sums(self, bags: Bags) -> Tensor:
         """Sum the vectors of the words of bags: (B, D)."""
         places, vectors = self.gather(bags.matrix.indices)
-        starts = torch.from_numpy(bags.matrix.indptr[:-1].astype("int64")).to(vectors.device)
+        starts = torch.from_numpy(bags.matrix.indptr.astype("int64")).to(vectors.device)
         weights = torch.from_numpy(bags.matrix.data).to(vectors.device)
-        return functional.embedding_bag(places, vectors, starts, mode="sum", per_sample_weights=weights)
+        if compiles() and vectors.device.type == "cpu" and weights.dtype == vectors.dtype == torch.float32:
+            out: Tensor = _Sums.apply(vectors, places, starts, weights)  # type: ignore[no-untyped-call]
+            return out
+        return functional.embedding_bag(places, vectors, starts[:-1], mode="sum", per_sample_weights=weights)
 
     def take_over(self, other: WordTower) -> None:
         """Start from the weights of another tower."""
@@ -68,3 +72,28 @@ class WordTower:
         """Return the word vectors as they are now; they change with the next step."""
         vectors: NDArray[np.float32] = self.words.values.cpu().numpy()
         return vectors
+
+
+class _Sums(torch.autograd.Function):
+    """Weighted sums of vectors, compiled."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor, places: Tensor, starts: Tensor, weights: Tensor) -> Tensor:
+        """Sum the vectors of each text."""
+        from longtail import kernels  # noqa: PLC0415  (numba is an extra)
+
+        ctx.save_for_backward(places, starts, weights)
+        ctx.count = len(vectors)
+        out = vectors.new_zeros(len(starts) - 1, vectors.shape[1])
+        given = (part.numpy() for part in (places, starts, weights, vectors.detach().contiguous(), out))
+        kernels.sums(*given)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        """Give each vector what its texts say."""
+        from longtail import kernels  # noqa: PLC0415  (numba is an extra)
+
+        out = upstream.new_zeros(ctx.count, upstream.shape[1])
+        kernels.sums_back(*(part.numpy() for part in (*ctx.saved_tensors, upstream.contiguous(), out)))
+        return out, None, None, None
