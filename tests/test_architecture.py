@@ -69,7 +69,7 @@ INSIDE = {
         "added",
     ],
     "samplers": ["batch_pool", "all_labels", "clusters", "beam", "tree", "drawn", "near"],
-    "classifiers": ["products", "combine", "texts", "rows", "dense_rows", "attention", "solver", "sparse"],
+    "classifiers": ["normalised", "products", "combine", "texts", "rows", "dense_rows", "attention", "solver", "sparse"],
     "losses": ["bce", "softmax", "decoupled", "contrastive", "sums", "triplet", "chunks", "chunked"],
     "training": ["noise", "tables", "orders", "settings", "checkpoint", "logs", "network", "loop", "stages", "learn"],
     "serve": [

@@ -27,7 +27,7 @@ class _Normalised(torch.autograd.Function):
     def forward(ctx: Any, vectors: Tensor) -> Tensor:
         """Keep what comes out, and the lengths."""
         lengths = torch.linalg.vector_norm(vectors, dim=1, keepdim=True).clamp_min_(SHORTEST)
-        out = vectors / lengths
+        out: Tensor = vectors / lengths
         ctx.save_for_backward(out, lengths)
         return out
 
@@ -36,4 +36,5 @@ class _Normalised(torch.autograd.Function):
         """Take the part along the vector away, in place where it is our own."""
         out, lengths = ctx.saved_tensors
         along = torch.einsum("nd,nd->n", upstream, out)[:, None]
-        return torch.addcmul(upstream, out, along, value=-1).div_(lengths)
+        gradient: Tensor = torch.addcmul(upstream, out, along, value=-1).div_(lengths)
+        return gradient
