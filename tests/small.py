@@ -58,7 +58,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "encoder.dim": 64, "encoder.channels": 4, "encoder.max_tokens": 4, "encoder.init": "random",
     } | CONVOLVED | CLUSTERS | loops("phase.training", "training"),
     "depsl": DUAL | {"head.dim": 16, "training.epochs": 10},
-    "unidec": DUAL | {"head.dim": 16, "objectives.1.head.dim": 16},
+    "unidec": DUAL | {"head.dim": 16, "objectives.1.head.dim": 16, "training.epochs": 20},
     "dpr": DUAL, "ance": DUAL, "dexml": DUAL,
     "ngame": DUAL | loops("phase.training"),
     "ngame_renee": DUAL | loops("phase.training"),

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from longtail.bench import job as job_module
+from longtail.bench import lines as lines_module
 from longtail.bench.changes import job_data, permuted, shuffled
 from longtail.bench.job import latency
-from longtail.bench.lines import latest, read_lines, run_job, run_suite, scratch_of, without_folders
-from longtail.bench.suite import Job, changes, read_suite, recipe_for
+from longtail.bench.lines import latest, read_lines, run_jobs, run_suite, scratch_of, without_folders
+from longtail.bench.suite import Job, changes, read_suite, recipe_for, training_of
 from longtail.bench.table import spread, table, verdict
 from longtail.data.formats import load
 from longtail.errors import DataError, RecipeError
@@ -205,10 +206,10 @@ def test_a_fit_continues_in_the_scratch_folder_of_its_job(place, monkeypatch):
     job = one_job()
     scratch = scratch_of(place / "out.jsonl", job)
     with pytest.raises(KeyboardInterrupt):
-        job_module.run(job, scratch)
+        job_module.run([job], scratch)
     before = json.loads((scratch / "spent.json").read_text())
     (scratch / "spent.json").write_text(json.dumps(before | {"seconds": 100.0}))
-    line = job_module.run(job, scratch)
+    (line,) = job_module.run([job], scratch)
     assert folders[0] == folders[1] and folders[0].is_relative_to(scratch)
     assert line["continued"] == 1 and line["seconds"] > 100
     assert not scratch.exists()
@@ -282,7 +283,7 @@ def test_a_broken_line_is_named(tmp_path):
 
 def test_a_crash_is_a_line_too(place, monkeypatch):
     monkeypatch.setenv("PYTHONHASHSEED", "never")  # the interpreter itself refuses to start
-    assert "exit code 1" in run_job(one_job(), place / "scratch")["error"]
+    assert "exit code 1" in run_jobs([one_job()], place / "scratch")[0]["error"]
 
 
 def test_changes_of_the_data(place):
@@ -315,7 +316,7 @@ def test_an_ensemble_is_one_model_of_several_seeds(place, monkeypatch):
     for ensemble in (1, 2):
         job = one_job(name="frugal", recipe="frugal", settings=small, ensemble=ensemble, seed=1)
         assert [member.seed for member in recipe_for(job).members()] == ([1] if ensemble == 1 else [2, 3])
-        lines.append(job_module.run(job, place / "scratch"))
+        lines += job_module.run([job], place / "scratch")
     one, two = lines
     assert [folder.name for folder in folders] == ["model", "model"]
     assert two["mflops"] == pytest.approx(2 * one["mflops"], abs=0.001)
@@ -381,5 +382,61 @@ def test_a_peer_is_measured_by_us_with_the_original_frequencies(place, monkeypat
     assert (lines[0]["seconds"], lines[0]["threads"]) == (2.5, 7)
     assert lines[0]["model_mb"] == 24
     assert lines[0]["train_points"] == 21
-    failed = run_job(Job(kind="peer", name="my:bad", recipe="", settings={}, data="pets"), place / "scratch")
-    assert "boom" in failed["error"]
+    failed = run_jobs([Job(kind="peer", name="my:bad", recipe="", settings={}, data="pets")], place / "scratch")
+    assert "boom" in failed[0]["error"]
+
+
+HEADS = """
+title = "heads"
+data = ["pets"]
+run = [
+    { name = "both", recipe = "unidec", set = { SMALL } },
+    { name = "knn", recipe = "knn" },
+    { name = "texts", recipe = "unidec", set = { SMALL, "objectives.1.served" = 0.0 } },
+    { name = "rows", recipe = "unidec", set = { SMALL, "objectives.0.served" = 0.0 } },
+    { name = "wider", recipe = "unidec", set = { SMALL, "objectives.0.head.dim" = 8 } },
+]
+""".replace("SMALL", '"encoder.dim" = 16, "training.epochs" = 2')
+
+
+def test_what_differs_in_serving_alone_is_trained_once(place, monkeypatch):
+    suite, groups = suite_of(place, HEADS), []
+    monkeypatch.setattr(job_module, "_latency_in_process", lambda folder, texts: latency(Index.load(folder), texts))
+
+    def run_here(jobs, scratch, progress):
+        groups.append([job.name for job in jobs])
+        return job_module.run(jobs, scratch, progress)
+
+    monkeypatch.setattr(lines_module, "run_jobs", run_here)
+    lines = run_suite(suite, place / "out.jsonl")
+    assert groups == [["both", "texts", "rows"], ["knn"], ["wider"]]
+    assert read_lines(place / "out.jsonl") == lines and not (place / "out.unfinished").exists()
+    rows = {line["run"]: line for line in lines}
+    assert {"both", "texts", "rows", "knn", "wider"} == rows.keys()
+    assert rows["both"]["seconds"] == rows["rows"]["seconds"] and rows["both"]["model_mb"] > rows["rows"]["model_mb"]
+    assert rows["rows"]["settings"]["objectives.0.served"] == 0
+    assert {job.key for job in suite.jobs()} == latest(lines).keys()
+    groups.clear()
+    kept = [line for line in lines if line["run"] not in ("texts", "rows")]  # killed, or other rows were run before
+    (place / "out.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+    again = {line["run"]: line for line in run_suite(suite, place / "out.jsonl")}
+    assert groups == [["texts", "rows"]]
+    alone = job_module.run([job for job in suite.jobs() if job.name == "rows"], place / "scratch")[0]
+    for name in ("P@1", "P@5", "PSP@5", "mflops"):
+        assert rows["rows"][name] == again["rows"][name] == alone[name]
+        assert rows["texts"][name] == again["texts"][name]
+
+
+@pytest.mark.parametrize("more", [{"patience": 3}, {"curves": True}])
+def test_a_training_that_looks_at_what_is_served_is_not_shared(more):
+    settings = {f"training.{name}": value for name, value in more.items()}
+    both = one_job(recipe="unidec")
+    texts = replace(both, name="texts", settings={"objectives.1.served": 0.0})
+    assert training_of(both) == training_of(texts) != training_of(replace(texts, seed=1))
+    assert training_of(both) != training_of(replace(texts, change=("validation",)))
+    one, other = (replace(job, settings=job.settings | settings) for job in (both, texts))
+    assert training_of(one) != training_of(other)
+    one, other = (replace(job, settings=job.settings | {"rerank": "rerank"}) for job in (both, texts))
+    assert training_of(one) != training_of(other)
+    one, other = (replace(job, ensemble=2) for job in (both, texts))
+    assert training_of(one) != training_of(other)

@@ -291,8 +291,6 @@ def test_a_trained_network_scores_as_its_scorer_does(name):
     """With dropout off, what the loss sees is what predictions come from."""
     train = board(100)
     recipe = replace(dropless(short(name)), augment=())
-    if name == "unidec":
-        recipe = recipe.override("objectives.1.classifier.serve_cosine", False)
     network = networks(recipe, train, run=True)["training"]
     network.dense.eval()
     inputs, labels, scorer = network.points.inputs, np.arange(30), network.scorer()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from unittest.mock import patch
 
 import numpy as np
@@ -54,6 +55,20 @@ def test_objectives_with_equal_samplers_share_one_pool_and_one_draw():
     with patch.object(BuiltPool, "on_epoch") as mining:
         network.on_epoch(0)
     assert mining.call_count == 1
+
+
+def test_label_texts_that_two_heads_read_are_encoded_once():
+    network = networks(dropless(short("unidec")), board(100))["training"]
+    rows, seen = np.arange(6), []
+    encode = network.states
+    with patch.object(network, "states", lambda inputs, step: seen.append(len(inputs)) or encode(inputs, step)):
+        once = network.loss(rows, np.random.default_rng(0))
+    assert len(seen) == 2  # points, and the labels of the pool
+    batch, losses = network.points.take(rows), []
+    for term in network.terms:  # each with a step of its own, so that nothing is shared
+        step = Step(np.random.default_rng(0), 1.0, network)
+        losses.append(term(batch, Encoded(partial(network.states, batch.inputs, step)), step).detach())
+    assert float(once.detach()) == pytest.approx(float(sum(losses)), rel=1e-5)
 
 
 def test_objectives_with_other_samplers_draw_their_own():

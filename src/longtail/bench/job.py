@@ -1,4 +1,4 @@
-"""JOB → LINE, in a process of its own, so that time and memory are those of the job alone.
+"""JOBS OF ONE TRAINING → LINES, in a process of its own, so that time and memory are those of this training alone.
 
 `python -m longtail.bench.job` reads a request from standard input and answers in JSON lines: progress, then a result
 or an error. It ends, with its child processes, when standard input closes: a job never outlives the suite.
@@ -16,6 +16,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,7 +28,7 @@ import numpy as np
 import longtail
 from longtail.bench.changes import job_data, shuffled
 from longtail.bench.peers import run_peer
-from longtail.bench.suite import Job, recipe_for
+from longtail.bench.suite import Job, recipe_for, recipe_for_all
 from longtail.data.dataset import Dataset
 from longtail.errors import LongtailError
 from longtail.files import read_json, write_json
@@ -34,42 +36,57 @@ from longtail.index import Index
 from longtail.labels.propensity import Propensity, frequencies
 from longtail.machine import memory_usage, threads
 from longtail.metrics import evaluate, precision, psndcg
+from longtail.model import Model
 from longtail.pipeline import fit
+from longtail.recipe import Recipe
 from longtail.types import Progress, TopK
 
 LATENCY_TEXTS, WARM_UP = 200, 20  # texts that are timed, and texts before them
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 
 
-def run(job: Job, scratch: Path, progress: Progress | None = None) -> dict[str, Any]:
-    """Fit and evaluate; returns the fields of the line except those of the job itself."""
-    data = job_data(job)
+def run(jobs: Sequence[Job], scratch: Path, progress: Progress | None = None) -> list[dict[str, Any]]:
+    """Fit once and evaluate for each job; returns the fields of their lines except those of the jobs themselves."""
+    data = job_data(jobs[0])
     facts: dict[str, Any] = {
         "fingerprint": data.fingerprint,
         "train_points": len(data.train),
         "labels": len(data.labels),
     }
-    with tempfile.TemporaryDirectory(prefix="longtail-bench-") as folder:
-        work = Path(folder)
-        if job.kind == "peer":
-            facts |= run_peer(job, data, work)
-        else:
-            facts |= _run_recipe(job, data, scratch, work, progress)
+    if jobs[0].kind == "peer":
+        with tempfile.TemporaryDirectory(prefix="longtail-bench-") as folder:
+            found = [run_peer(job, data, Path(folder)) for job in jobs]
+    else:
+        found = _run_recipe(jobs, data, scratch, progress)
     shutil.rmtree(scratch, ignore_errors=True)
-    facts.setdefault("threads", threads())
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return facts | {"commit": commit(), "machine": machine(), "time": now}
+    facts |= {"threads": threads(), "commit": commit(), "machine": machine(), "time": now}
+    return [facts | own for own in found]
 
 
-def _run_recipe(job: Job, data: Dataset, scratch: Path, work: Path, progress: Progress | None) -> dict[str, Any]:
-    """Fit the recipe and evaluate."""
+def _run_recipe(jobs: Sequence[Job], data: Dataset, scratch: Path, progress: Progress | None) -> list[dict[str, Any]]:
+    """Fit the recipe that has all that the jobs serve, and evaluate each way of serving it."""
     clock = _Clock(scratch / "spent.json")
     # A folder for each data set, so that a checkpoint of other data is never loaded.
     folder = scratch / data.train.fingerprint[:12]
-    model = fit(recipe_for(job), data.train, scratch=folder, progress=clock.watching(progress))
-    spent = clock.spent()
-    peak = (memory_usage() or (0, 0))[1]
-    model.save(work / "model")
+    model = fit(recipe_for_all(jobs), data.train, scratch=folder, progress=clock.watching(progress))
+    costs = clock.spent() | {"peak_mb": round((memory_usage() or (0, 0))[1] / 1e6, 1)}
+    models = [model] if len(jobs) == 1 else [served_as(model, recipe_for(job)) for job in jobs]
+    return [_measured(job, own, data) | costs for job, own in zip(jobs, models, strict=True)]
+
+
+def served_as(model: Model, recipe: Recipe) -> Model:
+    """Serve what was trained as a recipe does whose objectives differ in `served` alone."""
+    pairs = list(zip(model.recipe.objectives, recipe.objectives, strict=True))
+    weights = [wanted.share for own, wanted in pairs if own.over == "labels" and own.share]
+    objectives = tuple(replace(own, served=wanted.served) for own, wanted in pairs)
+    scorer: Any = model.vectors
+    vectors = scorer.served(weights) if len(weights) > 1 else scorer
+    return replace(model, recipe=replace(model.recipe, objectives=objectives), vectors=vectors)
+
+
+def _measured(job: Job, model: Model, data: Dataset) -> dict[str, Any]:
+    """Evaluate a model, and measure what it takes to serve it."""
     began = time.perf_counter()
     top = model.predict_split(data.test, 10)
     batch = time.perf_counter() - began
@@ -80,16 +97,17 @@ def _run_recipe(job: Job, data: Dataset, scratch: Path, work: Path, progress: Pr
     if job.shuffled:
         permuted = evaluate(model.predict_split(shuffled(data.test, job.seed)), data.test.targets, **facts)
         shuffling = {f"{name} shuffled": round(permuted.values[name], 4) for name in ("P@1", "PSP@5")}
-    size = sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
     texts = data.test.need_texts("latency")[:LATENCY_TEXTS].tolist()
+    with tempfile.TemporaryDirectory(prefix="longtail-bench-") as folder:
+        model.save(saved := Path(folder) / "model")
+        size = sum(file.stat().st_size for file in saved.rglob("*") if file.is_file())
+        milliseconds = _latency_in_process(saved, texts)
     return measured.to_dict() | {
         **_more_metrics(top, data),
-        **spent,
         **shuffling,
         "mflops": round(model.vectors.operations() / 1e6, 3) if model.vectors else 0.0,
-        "peak_mb": round(peak / 1e6, 1),
         "model_mb": round(size / 1e6, 2),
-        "latency_ms": _latency_in_process(work / "model", texts),
+        "latency_ms": milliseconds,
         "batch_seconds": round(batch, 3),
     }
 
@@ -204,9 +222,9 @@ def _main() -> None:
             last[0] = time.monotonic()
             send({"progress": [what, done, total]})
 
-    job = Job(**(request["job"] | {"change": tuple(request["job"]["change"])}))
+    jobs = [Job(**(job | {"change": tuple(job["change"])})) for job in request["jobs"]]
     try:
-        send({"result": run(job, Path(request["scratch"]), progress)})
+        send({"results": run(jobs, Path(request["scratch"]), progress)})
     except LongtailError as error:
         send({"error": str(error)})
 

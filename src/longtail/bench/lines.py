@@ -11,14 +11,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from longtail.bench.peers import absent
-from longtail.bench.suite import Job, Suite, key_of
+from longtail.bench.suite import Job, Suite, key_of, training_of
 from longtail.errors import DataError
 from longtail.types import Progress
 
@@ -39,39 +39,49 @@ def run_suite(suite: Suite, out: Path, *, only: Iterable[str] = (), begin: Begin
         done = {key for key, line in latest(read_lines(out, repair=True)).items() if "error" not in line}
         remaining = [job for job in suite.jobs(only) if job.key not in done]
         others = [line for name in suite.reuse for line in read_lines(out.with_name(f"{name}.jsonl"))]
+        trainings = {job.key: training_of(job) for job in remaining}
         for number, job in enumerate(remaining, 1):
             reason = absent(job)
             if reason:
                 new.append({**job.described(), "skipped": reason})
                 continue
-            found = [line for line in others if job.is_answered_by(line)]
-            if found:
-                line = {**found[-1], "suite": suite.name, **job.described()}
-            else:
+            if job.key in done:  # with a job before it that had the same training
+                continue
+            jobs, results = [job], _taken_over(job, others)
+            if not results:
+                same = [one for one in remaining[number:] if trainings[one.key] == trainings[job.key]]
+                jobs += [one for one in same if not _taken_over(one, others)]
                 with begin(job, number, len(remaining)) if begin else nullcontext() as progress:
-                    result = run_job(job, scratch_of(out, job), progress)
-                line = {"suite": suite.name, **job.described(), **result}
+                    results = run_jobs(jobs, scratch_of(out, *jobs), progress)
+            named = [{"suite": suite.name, **one.described()} for one in jobs]
+            lines = [names | result | names for names, result in zip(named, results, strict=True)]
             with out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                file.write("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
                 file.flush()
                 os.fsync(file.fileno())
-            new.append(line)
+            new += lines
+            done |= {one.key for one in jobs}
         folder = unfinished(out)
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
     return new
 
 
-def run_job(job: Job, scratch: Path, progress: Progress | None = None) -> Line:
-    """Run one job in a process of its own; a failure is a line with the message under `error`."""
-    request = json.dumps({"job": asdict(job), "scratch": str(scratch)}) + "\n"
+def _taken_over(job: Job, lines: Iterable[Line]) -> list[Line]:
+    """Return the last of the lines that answer a job, if any does."""
+    return [line for line in lines if job.is_answered_by(line)][-1:]
+
+
+def run_jobs(jobs: Sequence[Job], scratch: Path, progress: Progress | None = None) -> list[Line]:
+    """Run jobs of one training in a process of its own; a failure is a line for each, the message under `error`."""
+    request = json.dumps({"jobs": [asdict(job) for job in jobs], "scratch": str(scratch)}) + "\n"
     command = [sys.executable, "-m", "longtail.bench.job"]
     with tempfile.TemporaryFile() as stderr:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True
         )
         assert process.stdin is not None and process.stdout is not None
-        result: Line = {}
+        results: list[Line] = []
         try:
             with suppress(BrokenPipeError):  # it ended before it read; the exit code is reported below
                 process.stdin.write(request)
@@ -81,15 +91,17 @@ def run_job(job: Job, scratch: Path, progress: Progress | None = None) -> Line:
                 if "progress" in message:
                     if progress:
                         progress(*message["progress"])
+                elif "results" in message:
+                    results = message["results"]
                 else:
-                    result = message["result"] if "result" in message else {"error": without_folders(message["error"])}
+                    results = [{"error": without_folders(message["error"])} for _ in jobs]
         finally:
             _end(process)
-        if result:
-            return result
+        if results:
+            return results
         stderr.seek(0)
         last = stderr.read().decode("utf-8", "replace").strip().splitlines()[-1:]
-    return {"error": without_folders(": ".join([_ending(process.returncode), *last]))}
+    return [{"error": without_folders(": ".join([_ending(process.returncode), *last]))} for _ in jobs]
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -123,9 +135,9 @@ def unfinished(out: Path) -> Path:
     return out.with_name(out.name.removesuffix(".jsonl") + ".unfinished")
 
 
-def scratch_of(out: Path, job: Job) -> Path:
-    """Name the folder in which the training of one job can be continued."""
-    return unfinished(out) / hashlib.sha256(job.key.encode()).hexdigest()[:16]
+def scratch_of(out: Path, *jobs: Job) -> Path:
+    """Name the folder in which the training of these jobs can be continued."""
+    return unfinished(out) / hashlib.sha256("\n".join(job.key for job in jobs).encode()).hexdigest()[:16]
 
 
 def read_lines(out: Path, *, repair: bool = False) -> list[Line]:

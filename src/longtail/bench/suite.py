@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from pydantic.dataclasses import dataclass as checked
 
 from longtail.errors import DataError, RecipeError, nearest
 from longtail.recipe import Recipe, augmentations, find_recipe
+from longtail.records import When, replaced
 
 CHANGES = ("validation", "first-words", "permute-label-texts", "shuffle-test-words")  # in the order of their use
 METRICS = tuple(f"{metric}@{k}" for metric in ("P", "nDCG", "R", "PSP", "PSnDCG", "PSN", "Cov") for k in (1, 3, 5))
@@ -202,6 +203,30 @@ def recipe_for(job: Job) -> Recipe:
         recipe = recipe.override(path if job.kind == "recipe" else f"augment.0.{path}", value)
     recipe = recipe if job.ensemble == 1 else recipe.override("ensemble", job.ensemble)
     return recipe.override("seed", job.seed)
+
+
+def training_of(job: Job) -> str:
+    """Return the key of what a job trains: jobs that share it serve the same weights, each in its own way.
+
+    A recipe that chooses something by what it serves, or puts a stage on top of that, has a training of its own.
+    """
+    if job.kind != "recipe":
+        return job.key
+    recipe = recipe_for(job)
+    if recipe.ensemble > 1 or recipe.undecided() != When.NEVER or any(stage.reads_served for stage in recipe.stages):
+        return job.key
+    objectives = tuple(replaced(objective, "served", None) for objective in recipe.objectives)
+    return json.dumps([replaced(recipe, "objectives", objectives).dump(), job.data, job.change], sort_keys=True)
+
+
+def recipe_for_all(jobs: Sequence[Job]) -> Recipe:
+    """Return the recipe whose training has all that these jobs serve of one training."""
+    first, *others = (recipe_for(job) for job in jobs)
+    objectives = tuple(
+        replaced(same[0], "served", max(objective.share for objective in same)) if others else same[0]
+        for same in zip(first.objectives, *(other.objectives for other in others), strict=True)
+    )
+    return replaced(first, "objectives", objectives)
 
 
 def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:

@@ -246,6 +246,7 @@ class Stage(Part):
     """One run of the loop, or what comes between two."""
 
     place: ClassVar[int] = 1  # where it stands among others when it is added by name
+    reads_served: ClassVar[bool] = False  # whether it goes on from what the objectives serve
 
     def prepare(self, fit: Fit, run: Callable[[Fit], Any]) -> Fit:
         """Settle what all stages share, before the first; `run` makes a scorer by short runs of all of them."""

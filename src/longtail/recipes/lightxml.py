@@ -23,7 +23,7 @@ def lightxml() -> Recipe:
     rows = Rows(init="random", text=None, cosine=False)
     return Recipe(
         name="lightxml",
-        encoder=Bag(dim=512, dropout=0.5, init="ppmi"),
+        encoder=Bag(dim=512, dropout=0.2, init="ppmi"),
         objectives=(
             Objective(
                 head=Project(dim=300, dropout=0.0), sampler=Clusters(smooth=False, cluster_weight=1.0), classifier=rows,
@@ -31,5 +31,5 @@ def lightxml() -> Recipe:
             ),
             Objective(over="clusters", sampler=AllLabels(), classifier=DenseRows(dropout=0.0), loss=BceMean()),
         ),
-        stages=(Training(epochs=15, batch_size=128, learning_rate=0.005),),
+        stages=(Training(epochs=15, batch_size=128, learning_rate=0.01, dense_learning_rate=0.005),),
     )  # fmt: skip

@@ -49,17 +49,19 @@ def ngame() -> Recipe:
 def ngame_renee() -> Recipe:
     """Return the recipe of methods §5.10: after NGAME's encoder one row for each label, against all of them.
 
-    Label texts are points of their own label; `+gandalf` puts soft targets in their place. References: [Renee].
+    Label texts are points of their own label; `+gandalf` puts soft targets in their place. Rows start from NGAME's
+    vectors of label texts, as cosines with a bias: sums of words have no direction in common that would be one, as
+    the vectors of transformers do (decision 0007). References: [Renee].
     """
     first = ngame()
-    rows = Rows(init="vectors", text=None, cosine=False, dropout=0.5)
+    rows = Rows(init="vectors", text=None, bias=True, bias_init="prior", dropout=0.5)
     return replace(
         first,
         name="ngame_renee",
         augment=(Gandalf(targets="self"),),
         objectives=(Objective(sampler=AllLabels(), classifier=rows, loss=ChunkedBce()),),
         stages=(
-            replaced(first.stages[0], "freeze", False),
-            Training(epochs=20, batch_size=512, learning_rate=0.002, warmup=0.1),
+            replaced(first.stages[0].shortened(0.5), "freeze", False),
+            Training(epochs=15, batch_size=512, learning_rate=0.001),
         ),
     )

@@ -8,7 +8,7 @@ from longtail.classifiers.rows import Rows
 from longtail.classifiers.texts import LabelText
 from longtail.encoders.bag import Bag
 from longtail.encoders.heads import Project
-from longtail.losses.bce import Bce
+from longtail.losses.bce import BceMean
 from longtail.losses.decoupled import Decoupled
 from longtail.losses.sums import Sum
 from longtail.parts import Objective
@@ -21,12 +21,13 @@ from longtail.training.stages.training import Training
 def unidec() -> Recipe:
     """Return the recipe of methods §5.16: the two heads are learnt together, and their cosines added when served.
 
-    References: [UniDEC] §2.3.
+    Rows are learnt as they are served, as cosines, and start from what their head makes of the label's text, so that
+    labels with few points have a direction too (decision 0007). References: [UniDEC] §2.3.
     """
     recipe = depsl()
     texts = replace(recipe.objectives[0], head=Project(dim=256, tanh=True), weight=0.5, served=1.0)
-    rows = Rows(init="random", text=None, cosine=False, serve_cosine=True)
-    loss = Sum(of=(Decoupled(directions="both"), Bce()))
+    rows = Rows(init="nothing", text="head")
+    loss = Sum(of=(Decoupled(directions="both"), BceMean()))
     free = Objective(head=Project(dim=256), sampler=texts.sampler, classifier=rows, loss=loss, weight=0.5, served=1.0)
     return replace(recipe, name="unidec", objectives=(texts, free))
 

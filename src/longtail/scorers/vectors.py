@@ -302,6 +302,11 @@ class JoinedScorer(VectorScorer):
 
     parts: tuple[VectorScorer, ...] = ()
 
+    def served(self, weights: Sequence[float]) -> VectorScorer:
+        """Return a scorer of the parts that have a weight."""
+        first, *others = (part for part, weight in zip(self.parts, weights, strict=True) if weight)
+        return first.join(others, [weight for weight in weights if weight]) if others else first
+
     def rows_for(self, texts: Sequence[str], near: Near | None = None) -> Floats:
         """Make vectors of new labels, each part its own."""
         return np.concatenate([part.rows_for(texts, near) for part in self.parts], axis=1)

@@ -191,11 +191,14 @@ class Term:
         if texts is not None and not states.done:
             self.network.tower.expect(inputs, texts)
         points = self._headed(states().detach() if step.progress < self.objective.detach else states(), step)
-        if texts is None:
+        if wanted is None or texts is None:
             return points, labels, None
         if self.classifier.texts_as == "words":
             return points, labels, States(self.network.tower.sums(texts))
-        names = self.network.states(texts, step.plain())
+        key = "texts", wanted.tobytes()  # what several heads read is encoded once
+        if key not in step.memory:
+            step.memory[key] = self.network.states(texts, step.plain())
+        names: States = step.memory[key]
         return points, labels, self._headed(names, step) if self.classifier.texts_as == "head" else names
 
     def _headed(self, states: States, step: Step) -> States:

@@ -26,6 +26,7 @@ class Traverse(Stage):
 
     part: ClassVar[str] = "traverse"
     place: ClassVar[int] = 2
+    reads_served: ClassVar[bool] = True
     share: float | None = Field(default=None, ge=0, lt=1)  # a half in the paper; None: validate
     top: int = Field(default=100, ge=1)
 
