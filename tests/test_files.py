@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import struct
 from pathlib import Path
@@ -14,13 +15,12 @@ from longtail.files import (
     read_arrays,
     read_json,
     read_texts,
-    whole_file,
-    whole_folder,
     write_arrays,
     write_json,
     write_texts,
 )
 from longtail.types import Texts
+from longtail.whole import whole_file, whole_folder
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):
@@ -86,15 +86,23 @@ def test_a_failed_swap_puts_the_old_folder_back(tmp_path, monkeypatch):
     (target / "trn.jsonl").write_text("old")
     real = Path.replace
 
+    def unable(one, two):
+        raise OSError(errno.ENOSYS, "cannot")
+
     def fails(self, other):
         if Path(other) == target and not self.name.endswith(".old"):
             raise OSError("no")
         return real(self, other)
 
-    monkeypatch.setattr(Path, "replace", fails)
-    with pytest.raises(OSError, match="no"), whole_folder(target, force=True) as partial:
-        (partial / "trn.jsonl").write_text("new")
+    monkeypatch.setattr("longtail.whole._exchange", unable)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", fails)
+        with pytest.raises(OSError, match="no"), whole_folder(target, force=True) as partial:
+            (partial / "trn.jsonl").write_text("new")
     assert (target / "trn.jsonl").read_text() == "old"
+    with whole_folder(target, force=True) as partial:
+        (partial / "trn.jsonl").write_text("new")
+    assert (target / "trn.jsonl").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 

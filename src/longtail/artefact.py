@@ -26,6 +26,7 @@ from longtail.search.ivf import IVF
 from longtail.search.quantised import REMEDY, Precision, Quantised
 from longtail.stores.memory import MemoryStore
 from longtail.types import Floats, Ints, Progress
+from longtail.whole import held, sweep
 
 Kind = Literal["auto", "exact", "hnsw", "ivf"]
 SMALL = 3000  # labels up to which looking at all of them is quick
@@ -71,13 +72,17 @@ def build_artefact(
     leader = _leader(vectors, store.bias, search, progress)
     info, arrays = _choose(Trial(model), precision, leader, recall, or_exact=search == "auto")
     info = replace(info, file=f"index_{secrets.token_hex(6)}.safetensors")
-    write_arrays(folder / info.file, arrays)
-    files = {name: value for name, value in config["files"].items() if name not in own}
-    files[info.file] = checksum(folder / info.file)
-    write_config(folder, {**config, "files": files, "index": asdict(info)})
-    for other in folder.iterdir():
-        if OWN.fullmatch(other.name) and other.name != info.file:
-            other.unlink()  # of an earlier index, or of a run that was killed
+    with held(folder):
+        if read_config(folder) != config:
+            raise ModelError(f"{folder}: the model or its index was replaced meanwhile; run it again")
+        sweep(folder)
+        write_arrays(folder / info.file, arrays)
+        files = {name: value for name, value in config["files"].items() if name not in own}
+        files[info.file] = checksum(folder / info.file)
+        write_config(folder, {**config, "files": files, "index": asdict(info)})
+        for other in folder.iterdir():
+            if OWN.fullmatch(other.name) and other.name != info.file:
+                other.unlink()  # of an earlier index, or of a run that was killed
     return info
 
 

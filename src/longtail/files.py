@@ -1,7 +1,6 @@
-"""BYTES ↔ DISK: whole files or nothing, and arrays that open without being read.
+"""ARRAYS, TEXTS, JSON ↔ DISK: written whole or not at all, opened without being read.
 
-Everything that longtail writes goes to a temporary name first and is renamed when complete. Arrays are kept in the
-safetensors layout and opened by memory map; nothing here can run code from a file.
+Arrays are kept in the safetensors layout and opened by memory map; nothing here can run code from a file.
 """
 
 from __future__ import annotations
@@ -9,14 +8,9 @@ from __future__ import annotations
 import errno
 import json
 import mmap
-import os
-import re
-import shutil
 import stat
 import struct
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,77 +20,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from longtail.errors import DataError, LongtailError, ModelError, ResourceError, one_line
+from longtail.errors import LongtailError, ModelError, ResourceError, one_line
 from longtail.types import Texts
+from longtail.whole import whole_file
 
 LARGEST_HEADER = 16 * 2**20
 TYPES = {"F64": "f8", "F32": "f4", "F16": "f2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1", "U8": "u1"}
-
-
-@contextmanager
-def whole_file(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; move it there when the block succeeds, remove it when it fails."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    partial = Path(name)
-    try:
-        yield partial
-        with partial.open("rb+") as written:
-            os.fsync(written.fileno())
-        partial.chmod(0o644)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-WRITTEN = re.compile(  # every name that longtail gives to a file of a model or of a data set in any format
-    r"(config|dataset|augmentation|metrics|tokenizer)\.json|README\.md|log\.csv|\w+\.(safetensors|arrow)|"
-    r"(trn|tst|val|train|test|validation|lbl|labels?|filter_labels|Xf?|Yf?|Z)([._]\w+)*"
-    r"\.(jsonl|json|csv|tsv|parquet|txt|npz)(\.gz)?"
-)
-
-
-@contextmanager
-def whole_folder(path: str | Path, *, force: bool = False) -> Iterator[Path]:
-    """Yield a temporary folder beside `path`; move it there when the block succeeds, remove it when it fails.
-
-    With `force` a folder that longtail wrote is replaced; any other content is never touched.
-    """
-    path = Path(path).absolute()
-    if path.exists() and (path.is_file() or any(path.iterdir())):
-        if not force:
-            raise DataError("exists already", file=path, remedy="choose another folder or pass --force")
-        if path.is_file() or not _written_by_us(path) or Path.cwd().is_relative_to(path.resolve()):
-            raise DataError("holds other things than longtail writes", file=path, remedy="choose another folder")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    old = partial / ".replaced"
-    try:
-        yield partial
-        partial.chmod(0o755)
-        old = path.with_name(f"{partial.name}.old")
-        if path.exists():
-            path.replace(old)
-        try:
-            partial.replace(path)
-        except OSError:
-            if old.exists():
-                old.replace(path)
-            raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _written_by_us(folder: Path) -> bool:
-    """Return whether a folder holds nothing but files that longtail names so, and a config.json only of a model."""
-    entries = list(folder.iterdir())
-    if not all(entry.is_file() and WRITTEN.fullmatch(entry.name) for entry in entries):
-        return False
-    config = folder / "config.json"
-    return not config.exists() or {"schema", "recipe", "files"} <= read_json(config, DataError).keys()
 
 
 def write_json(path: str | Path, value: object) -> None:

@@ -31,7 +31,6 @@ from longtail.files import (
     read_texts,
     regular,
     text_column,
-    whole_folder,
     write_arrays,
     write_json,
     write_texts,
@@ -46,6 +45,7 @@ from longtail.scorers.ensemble import EnsembleScorer
 from longtail.scorers.fused import FusedScorer
 from longtail.scorers.lexical import LexicalScorer
 from longtail.types import LabelMatrix, Texts, TopK
+from longtail.whole import held, whole_folder
 
 SCHEMA = 4
 DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError, pa.ArrowException)
@@ -137,9 +137,12 @@ class Model:
             )
         return self.predict(split.need_texts("predict"), k, exclude=split.excluded)
 
-    def save(self, path: str | Path, *, force: bool = False) -> None:
-        """Write the model folder, whole or not at all."""
-        with whole_folder(path, force=force) as folder:
+    def save(self, path: str | Path, *, force: bool = False, log: Path | None = None) -> None:
+        """Write the model folder, whole or not at all, with the log of its training."""
+        with (
+            held(Path(path)),
+            whole_folder(path, force=force) as folder,
+        ):  # no label is added while its journal is copied
             columns = {"frequency": pa.array(self.frequencies)}
             for name, texts in (("text", self.labels.texts), ("id", self.labels.ids)):
                 if texts is not None:
@@ -163,6 +166,8 @@ class Model:
             before = Path(path)
             if (before / FILE).is_file() and _same(before / "labels.parquet", folder / "labels.parquet"):
                 shutil.copy2(before / FILE, folder / FILE)  # labels that were added and removed stay so
+            if log is not None and log.is_file():
+                shutil.copy(log, folder / "log.csv")
 
     @classmethod
     def load(cls, path: str | Path, *, verify: bool = True) -> Model:

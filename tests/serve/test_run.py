@@ -19,7 +19,7 @@ from conftest import ROOT
 from typer.testing import CliRunner
 
 from longtail.cli import app
-from longtail.files import whole_file
+from longtail.whole import whole_file
 
 CODE = """
 import sys

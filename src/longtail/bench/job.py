@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from datetime import UTC, datetime
@@ -36,6 +35,7 @@ from longtail.machine import memory_usage, threads
 from longtail.metrics import evaluate, precision, psndcg
 from longtail.pipeline import fit
 from longtail.types import Progress, TopK
+from longtail.whole import temporary
 
 LATENCY_TEXTS, WARM_UP = 200, 20  # texts that are timed, and texts before them
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
@@ -49,8 +49,7 @@ def run(job: Job, scratch: Path, progress: Progress | None = None) -> dict[str, 
         "train_points": len(data.train),
         "labels": len(data.labels),
     }
-    with tempfile.TemporaryDirectory(prefix="longtail-bench-") as folder:
-        work = Path(folder)
+    with temporary("bench") as work:
         if job.kind == "peer":
             facts |= run_peer(job, data, work)
         else:

@@ -25,12 +25,12 @@ from longtail.files import (
     read_arrays,
     read_json,
     read_texts,
-    whole_folder,
     write_arrays,
     write_json,
     write_texts,
 )
 from longtail.types import LabelMatrix, Texts, joined, label_matrix, no_pairs
+from longtail.whole import whole_folder
 
 SCHEMA = 1
 FINITE = float(np.finfo(np.float32).max)  # features may be of any size

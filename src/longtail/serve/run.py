@@ -12,11 +12,9 @@ import gc
 import logging
 import multiprocessing
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,6 +31,7 @@ from longtail.serve.app import Service, create_app
 from longtail.serve.gauges import SHARED
 from longtail.serve.settings import Limits, Settings
 from longtail.serve.wire import Wire
+from longtail.whole import temporary
 
 log = logging.getLogger("longtail.serve")
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -166,11 +165,21 @@ def _worker(settings: Settings, ready: Event) -> None:
 
 
 def _supervise(settings: Settings, listener: socket.socket, started: Callable[[], None]) -> int:
-    """Start the workers and restart dead ones, until a signal comes."""
+    """Run the workers, with a folder for what they count together."""
     for name in THREAD_VARIABLES:
         os.environ.setdefault(name, "1")  # parallelism comes from the workers
-    os.environ[SHARED] = folder = tempfile.mkdtemp(prefix="longtail-metrics-")
-    workers = _Workers(replace(settings, port=listener.getsockname()[1]), folder)  # the listener only reserves the port
+    with temporary("metrics") as folder:
+        os.environ[SHARED] = str(folder)
+        try:
+            return _watch(settings, listener, started)
+        finally:
+            del os.environ[SHARED]
+
+
+def _watch(settings: Settings, listener: socket.socket, started: Callable[[], None]) -> int:
+    """Start the workers and restart dead ones, until a signal comes."""
+    shared = os.environ[SHARED]
+    workers = _Workers(replace(settings, port=listener.getsockname()[1]), shared)  # the listener only reserves the port
     stop: list[int] = []
     try:
         with _signal_handlers(lambda number, _: stop.append(number)):
@@ -189,8 +198,6 @@ def _supervise(settings: Settings, listener: socket.socket, started: Callable[[]
             return 0
     finally:
         workers.kill()
-        del os.environ[SHARED]
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Workers:
