@@ -74,6 +74,7 @@ class Index:
         self._reasons = Reasons(model)
         self.damage: LongtailError | None = None
         self._now = _Now(model.labels, model.frequencies, frozenset(), Predictor(self._scorer, len(model.labels)))
+        self._applied: Sequence[Change] = ()  # changes that `_now` shows
         self._journal = Journal(folder, _identity(config), lambda: _identity(read_config(folder)))
         self.refresh()
 
@@ -353,7 +354,8 @@ class Index:
 
     def refresh(self) -> bool:
         """Take over what another process changed; cheap when nothing did."""
-        changed = self._journal.refresh()
+        self._journal.refresh()
+        changed = self._journal.changes != self._applied  # also what it read when it refused a change of ours
         if changed:
             self._apply(self._journal.changes)
         return changed
@@ -375,7 +377,7 @@ class Index:
 
     def _apply(self, changes: Sequence[Change]) -> None:
         """Make the changes that are in force visible, all at once."""
-        model = self.model
+        model, self._applied = self.model, changes
         texts, ids, removed = self._changed(changes)
         count = len(model.labels) + len(texts)
         if removed and max(removed) >= count:

@@ -74,10 +74,11 @@ class Layer:
             number = len(self.names)
             if number == self.at and self.before:
                 os.kill(os.getpid(), signal.SIGKILL)
-            result = real(*values, **named)
-            if number == self.at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return result
+            try:
+                return real(*values, **named)
+            finally:
+                if number == self.at:
+                    os.kill(os.getpid(), signal.SIGKILL)
 
         setattr(module, name, wrapped)
 
