@@ -87,6 +87,7 @@ INSIDE = {
         "settings",
         "messages",
         "access",
+        "access_log",
         "schemas",
         "openapi",
         "gauges",

@@ -1,6 +1,7 @@
-"""SETTINGS → RUNNING SERVICE: one process, or workers that share one port and one memory-mapped index.
+"""SETTINGS → RUNNING SERVICE: a supervisor, and workers that share one port and one memory-mapped index.
 
-Each worker listens at the same port with a socket of its own (SO_REUSEPORT), and the kernel distributes the
+A worker that dies (of memory, or because a mapped file was cut short) is replaced, also when it is the only one. Each
+worker listens at the same port with a socket of its own (SO_REUSEPORT), and the kernel distributes the
 connections: of workers that share one socket, whichever wakes first takes most of them.
 SIGTERM and SIGINT stop the service after the accepted requests; SIGHUP reloads the model folders.
 """
@@ -51,10 +52,9 @@ def listen(settings: Settings) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if settings.workers > 1:
-            if settings.port and multiprocessing.parent_process() is None:
-                _check_port_free(family, settings)  # workers share the port, but not with another service
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if settings.port and multiprocessing.parent_process() is None:
+            _check_port_free(family, settings)  # workers share the port, but not with another service
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((settings.host.strip("[]"), settings.port))
     except socket.gaierror as reason:
         listener.close()
@@ -77,11 +77,15 @@ def _check_port_free(family: int, settings: Settings) -> None:
 
 def serve(settings: Settings, listener: socket.socket, *, started: Callable[[], None] = lambda: None) -> int:
     """Serve until a signal comes; return the exit code. `started` is called when requests are accepted."""
-    return (
-        _serve_in_process(settings, listener, started)
-        if settings.workers == 1
-        else _supervise(settings, listener, started)
-    )
+    if settings.workers > 1:
+        for name in THREAD_VARIABLES:
+            os.environ.setdefault(name, "1")  # parallelism comes from the workers
+    with temporary("metrics") as folder:
+        os.environ[SHARED] = str(folder)  # what the workers count together
+        try:
+            return _supervise(settings, listener, started)
+        finally:
+            del os.environ[SHARED]
 
 
 def uvicorn_config(service: Service, limits: Limits) -> uvicorn.Config:
@@ -165,18 +169,6 @@ def _worker(settings: Settings, ready: Event) -> None:
 
 
 def _supervise(settings: Settings, listener: socket.socket, started: Callable[[], None]) -> int:
-    """Run the workers, with a folder for what they count together."""
-    for name in THREAD_VARIABLES:
-        os.environ.setdefault(name, "1")  # parallelism comes from the workers
-    with temporary("metrics") as folder:
-        os.environ[SHARED] = str(folder)
-        try:
-            return _watch(settings, listener, started)
-        finally:
-            del os.environ[SHARED]
-
-
-def _watch(settings: Settings, listener: socket.socket, started: Callable[[], None]) -> int:
     """Start the workers and restart dead ones, until a signal comes."""
     shared = os.environ[SHARED]
     workers = _Workers(replace(settings, port=listener.getsockname()[1]), shared)  # the listener only reserves the port
