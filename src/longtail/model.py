@@ -48,7 +48,9 @@ from longtail.types import LabelMatrix, Texts, TopK
 from longtail.whole import held, whole_folder
 
 SCHEMA = 4
-DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError, pa.ArrowException)
+DAMAGE = (
+    LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError, RuntimeError, pa.ArrowException,
+)  # fmt: skip
 CODECS = ("SNAPPY", "UNCOMPRESSED")  # that labels are written with: the others can make gigabytes of nothing
 WEIGHTS = "weights.safetensors"
 NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)  # of a file of a model folder

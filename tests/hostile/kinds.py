@@ -306,7 +306,7 @@ def run(folder: Path, places: list[int]) -> None:
         tell({"place": place})
         try:
             attack.make(folder)
-        except (ValueError, TypeError, OverflowError, pa.ArrowException):
+        except (ValueError, TypeError, LookupError, OverflowError, pa.ArrowException):
             end = "impossible"  # such a folder cannot even be written
         else:
             end = _sealed(folder, before) or attempt(folder)

@@ -16,7 +16,7 @@ from small import SMALL, board, short
 import longtail as lt
 from longtail.artefact import build_artefact
 
-PATIENCE = 30  # seconds that one attempt may take
+PATIENCE = 180  # seconds that one attempt, or the start, may take on a machine that has much else to do
 QUICK = ("knn", "linear", "hnsw", "ivf", "astec")
 SHARE = 5  # one attack of so many is tried by `make test`
 BASE = {"hnsw": "frugal", "ivf": "frugal", "words": "frugal"}

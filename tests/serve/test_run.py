@@ -47,7 +47,10 @@ def write(folder: Path, *lines: str) -> Path:
 def process(*runs: Path, workers: int = 1):
     """Serve folders of doubles in processes; yield (process, address)."""
     command = [sys.executable, "-c", CODE, str(workers), *map(str, runs)]
-    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}", "TMPDIR": str(runs[0].parent)}
+    environment = os.environ | {
+        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}",
+        "TMPDIR": str(runs[0].parent),
+    }
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as running:
         try:
             yield running, f"http://127.0.0.1:{running.stdout.readline().strip()}"

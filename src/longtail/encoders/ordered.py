@@ -120,10 +120,12 @@ class FrozenSequence(ABC):
         return Ordered(self.ids(query.texts) if query.inputs is None else query.inputs.ids)
 
     def encode_inputs(self, inputs: Ordered) -> Floats:
-        """Encode token ids as (N, D)."""
+        """Encode token ids as (N, D), zero where a text has none: layers have a bias, which is no answer."""
         out = np.empty((len(inputs), self.settings.width), np.float32)
         for start in range(0, len(inputs), self.chunk):
-            out[start : start + self.chunk] = self.encode_ids(inputs.ids[start : start + self.chunk])
+            some = slice(start, start + self.chunk)
+            empty = ~(inputs.ids[some] > 0).any(axis=1, keepdims=True)
+            out[some] = np.where(empty, np.float32(0), self.encode_ids(inputs.ids[some]))
         return out
 
     def operations(self) -> int:
