@@ -15,8 +15,8 @@ SOURCE = ROOT / "src" / "longtail"
 ORDER = [
     "errors", "types", "machine", "whole", "files", "packed", "arrays", "data", "labels", "records", "parts",
     "recipe", "augment", "encoders", "search", "stores", "scorers", "samplers", "classifiers", "losses",
-    "predictions", "probabilities", "model", "training", "artefact", "explanations", "index", "metrics", "comparison",
-    "report", "page", "recipes", "pipeline", "estimator", "bench", "serve", "cli", "__main__",
+    "predictions", "probabilities", "model", "training", "artefact", "explanations", "index", "doctor", "metrics",
+    "comparison", "report", "page", "recipes", "pipeline", "estimator", "bench", "serve", "cli", "__main__",
 ]  # fmt: skip
 INSIDE = {
     "data": [

@@ -79,21 +79,25 @@ def whole_folder(path: str | Path, *, force: bool = False) -> Iterator[Path]:
 
 
 def check_target(path: Path, *, force: bool = False) -> None:
-    """Refuse to write to a folder that holds something; with `force`, something that longtail did not write.
-
-    Where a kill came while a folder was replaced in two steps, the old one is put back first.
-    """
+    """Refuse to write to a folder that holds something; with `force`, something that longtail did not write."""
     path = path.resolve()
-    if not path.exists() and path.parent.is_dir():
-        for old in path.parent.glob(f".{path.name}.*.tmp.old"):
-            old.rename(path)
-            break
+    restored(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not force:
         raise DataError("exists already", file=path, remedy="choose another folder or pass --force")
     if path.is_file() or not _written_by_us(path) or Path.cwd().is_relative_to(path.resolve()):
         raise DataError("holds other things than longtail writes", file=path, remedy="choose another folder")
+
+
+def restored(path: Path) -> bool:
+    """Put the old folder back where a kill came while it was replaced in two steps; return whether it was so."""
+    if path.exists() or not path.parent.is_dir():
+        return False
+    for old in path.parent.glob(f".{path.name}.*.tmp.old"):
+        old.rename(path)
+        return True
+    return False
 
 
 def _written_by_us(folder: Path) -> bool:
