@@ -13,10 +13,10 @@ from longtail.records import Part
 
 SOURCE = ROOT / "src" / "longtail"
 ORDER = [
-    "errors", "types", "machine", "kernels", "files", "data", "labels", "records", "parts", "recipe", "augment", "encoders",
-    "search", "stores", "scorers", "samplers", "classifiers", "losses", "predictions", "probabilities", "model",
-    "training", "artefact", "explanations", "index", "metrics", "comparison", "report", "page", "recipes", "pipeline",
-    "estimator", "bench", "serve", "cli", "__main__",
+    "errors", "types", "machine", "kernels", "whole", "files", "packed", "arrays", "data", "labels", "records", "parts",
+    "recipe", "augment", "encoders", "search", "stores", "scorers", "samplers", "classifiers", "losses",
+    "predictions", "probabilities", "model", "training", "artefact", "explanations", "index", "doctor", "metrics",
+    "comparison", "report", "page", "recipes", "pipeline", "estimator", "bench", "serve", "cli", "__main__",
 ]  # fmt: skip
 INSIDE = {
     "data": [
@@ -69,14 +69,37 @@ INSIDE = {
         "added",
     ],
     "samplers": ["batch_pool", "all_labels", "clusters", "beam", "tree", "drawn", "near"],
-    "classifiers": ["normalised", "products", "combine", "texts", "rows", "dense_rows", "attention", "solver", "sparse"],
+    "classifiers": [
+        "normalised",
+        "products",
+        "combine",
+        "texts",
+        "rows",
+        "dense_rows",
+        "attention",
+        "solver",
+        "sparse",
+    ],
     "losses": ["bce", "softmax", "decoupled", "contrastive", "sums", "triplet", "chunks", "chunked"],
-    "training": ["noise", "tables", "orders", "settings", "checkpoint", "logs", "network", "loop", "stages", "learn"],
+    "training": [
+        "scratch",
+        "noise",
+        "tables",
+        "orders",
+        "settings",
+        "checkpoint",
+        "logs",
+        "network",
+        "loop",
+        "stages",
+        "learn",
+    ],
     "serve": [
         "protocol",
         "settings",
         "messages",
         "access",
+        "access_log",
         "schemas",
         "openapi",
         "gauges",

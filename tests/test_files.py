@@ -2,100 +2,22 @@ from __future__ import annotations
 
 import json
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longtail.errors import DataError, ModelError
+from longtail.errors import ModelError
 from longtail.files import (
     read_arrays,
     read_json,
     read_texts,
-    whole_file,
-    whole_folder,
     write_arrays,
     write_json,
     write_texts,
 )
 from longtail.types import Texts
-
-
-def test_a_file_is_written_whole_or_not_at_all(tmp_path):
-    target = tmp_path / "a.txt"
-    target.write_text("old")
-    with pytest.raises(ZeroDivisionError), whole_file(target) as partial:
-        partial.write_text("half")
-        raise ZeroDivisionError
-    assert target.read_text() == "old"
-    with whole_file(target) as partial:
-        partial.write_text("new")
-    assert target.read_text() == "new"
-    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
-
-
-def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
-    target = tmp_path / "run"
-    with pytest.raises(ZeroDivisionError), whole_folder(target) as partial:
-        (partial / "a").write_text("half")
-        raise ZeroDivisionError
-    assert not target.exists()
-    with whole_folder(target) as partial:
-        (partial / "a").write_text("1")
-    with pytest.raises(DataError, match="--force"), whole_folder(target):
-        pass
-    (target / "a").rename(target / "trn.jsonl")
-    with whole_folder(target, force=True) as partial:
-        (partial / "b").write_text("2")
-    assert [path.name for path in target.iterdir()] == ["b"]
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
-def test_force_never_replaces_what_longtail_did_not_write(tmp_path, monkeypatch):
-    target = tmp_path / "project"
-    target.mkdir()
-    (target / "thesis.tex").write_text("years of work")
-    with pytest.raises(DataError, match="other things"), whole_folder(target, force=True):
-        pass
-    assert (target / "thesis.tex").read_text() == "years of work"
-    monkeypatch.chdir(target)
-    with pytest.raises(DataError), whole_folder(".", force=True):
-        pass
-    for names in (["config.json", "README.md"], ["train.py", "test.py"], ["trn.jsonl", "notes"]):
-        other = tmp_path / names[0].replace(".", "-")
-        other.mkdir()
-        for name in names:
-            (other / name).write_text("{}")
-        with pytest.raises(DataError, match="other things"), whole_folder(other, force=True):
-            pass
-        assert len(list(other.iterdir())) == len(names)
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    for name in ("trn.jsonl.gz", "lbl.jsonl.gz", "tst_filter.txt", "train_raw_ids.txt"):
-        (mine / name).write_text("")
-    with whole_folder(mine, force=True) as partial:
-        (partial / "x").write_text("")
-    assert [path.name for path in mine.iterdir()] == ["x"]
-
-
-def test_a_failed_swap_puts_the_old_folder_back(tmp_path, monkeypatch):
-    target = tmp_path / "run"
-    target.mkdir()
-    (target / "trn.jsonl").write_text("old")
-    real = Path.replace
-
-    def fails(self, other):
-        if Path(other) == target and not self.name.endswith(".old"):
-            raise OSError("no")
-        return real(self, other)
-
-    monkeypatch.setattr(Path, "replace", fails)
-    with pytest.raises(OSError, match="no"), whole_folder(target, force=True) as partial:
-        (partial / "trn.jsonl").write_text("new")
-    assert (target / "trn.jsonl").read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 @pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u1"])

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from longtail.files import whole_file
+from longtail.whole import whole_file
 
 CAUTION = "These are not the data of the papers: compare which way a difference points, not the numbers."
 

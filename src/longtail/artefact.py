@@ -11,9 +11,10 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from longtail.errors import MissingExtra, ModelError
 from longtail.files import read_arrays, write_arrays
@@ -22,9 +23,10 @@ from longtail.parts import LabelStore, Query
 from longtail.scorers.fused import FusedScorer
 from longtail.search.hnsw import BEST, HNSW
 from longtail.search.ivf import IVF
-from longtail.search.quantised import Precision, Quantised
+from longtail.search.quantised import REMEDY, Precision, Quantised
 from longtail.stores.memory import MemoryStore
 from longtail.types import Floats, Ints, Progress
+from longtail.whole import held, sweep
 
 Kind = Literal["auto", "exact", "hnsw", "ivf"]
 SMALL = 3000  # labels up to which looking at all of them is quick
@@ -38,6 +40,7 @@ EF_SEARCH = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # that are
 class IndexInfo:
     """How the labels of a model are found when it is served."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
     precision: Precision
     search: Kind  # exact, hnsw or ivf
     recall: float  # measured: how much of the five best answers of exact search in full precision is found
@@ -69,13 +72,17 @@ def build_artefact(
     leader = _leader(vectors, store.bias, search, progress)
     info, arrays = _choose(Trial(model), precision, leader, recall, or_exact=search == "auto")
     info = replace(info, file=f"index_{secrets.token_hex(6)}.safetensors")
-    write_arrays(folder / info.file, arrays)
-    files = {name: value for name, value in config["files"].items() if name not in own}
-    files[info.file] = checksum(folder / info.file)
-    write_config(folder, {**config, "files": files, "index": asdict(info)})
-    for other in folder.iterdir():
-        if OWN.fullmatch(other.name) and other.name != info.file:
-            other.unlink()  # of an earlier index, or of a run that was killed
+    with held(folder):
+        if read_config(folder) != config:
+            raise ModelError(f"{folder}: the model or its index was replaced meanwhile; run it again")
+        sweep(folder)
+        write_arrays(folder / info.file, arrays)
+        files = {name: value for name, value in config["files"].items() if name not in own}
+        files[info.file] = checksum(folder / info.file)
+        write_config(folder, {**config, "files": files, "index": asdict(info)})
+        for other in folder.iterdir():
+            if OWN.fullmatch(other.name) and other.name != info.file:
+                other.unlink()  # of an earlier index, or of a run that was killed
     return info
 
 
@@ -147,29 +154,31 @@ def _powers(ivf: HNSW | IVF) -> tuple[int, ...]:
     return tuple(2**power for power in range(max(1, (clusters // 4).bit_length())))
 
 
+def _info(folder: Path, config: Mapping[str, Any]) -> IndexInfo:
+    """Read what config.json says of the index file."""
+    try:
+        info: IndexInfo = TypeAdapter(IndexInfo).validate_python(config["index"])
+    except ValidationError as reason:
+        what = reason.errors()[0]
+        raise ModelError(f"{folder}: the index is damaged ({what['loc']}: {what['msg']}); {REMEDY}") from None
+    if info.file not in config["files"]:
+        raise ModelError(f"{folder}: config.json does not list the file {info.file!r} of its index; {REMEDY}")
+    return info
+
+
 def open_artefact(folder: Path, model: Model, config: Mapping[str, Any]) -> tuple[Any, IndexInfo | None]:
     """Open the vectors of a model as its index file says; without one they are searched as they were trained."""
     scorer = model.vectors
     if scorer is None or "index" not in config or not scorer.searchable:
         return scorer, None
-    try:
-        info = IndexInfo(**config["index"])
-        if info.file not in config["files"]:
-            raise ModelError(f"{folder / info.file}: config.json does not list it; make the index again")
-        arrays = read_arrays(folder / info.file)
-        graph, ivf = HNSW.of_arrays(arrays), IVF.of_arrays(arrays)
-        if "rows" in arrays:
-            rows = Quantised.of_arrays(arrays)
-        elif graph is not None and info.precision == "int8":
-            rows = graph.stored
-        else:
-            rows = Quantised(scorer.store.take(slice(None)))
-    except (KeyError, TypeError, ValueError) as reason:
-        raise ModelError(f"{folder}: the index is damaged ({reason}); make it again: longtail index") from None
-    wide = {rows.rows.shape[1], scorer.store.dim}
-    tall = {len(rows), len(scorer)} | ({len(graph.stored)} if graph else set())
-    if ivf:
-        wide, tall = wide | {ivf.centroids.shape[1]}, tall | {len(ivf.clusters.of)}
-    if len(wide) > 1 or len(tall) > 1 or (graph and graph.stored.rows.shape[1] - wide.pop() not in (0, 2)):
-        raise ModelError(f"{folder}: the index does not fit the model; make it again: longtail index")
+    labels, width = len(scorer), scorer.store.dim
+    info = _info(folder, config)
+    arrays = read_arrays(folder / info.file)
+    graph, ivf = HNSW.of_arrays(arrays, labels, width), IVF.of_arrays(arrays, labels, width)
+    if "rows" in arrays:
+        rows = Quantised.of_arrays(arrays, labels, width)
+    elif graph is not None and info.precision == "int8" and graph.plain(width):
+        rows = graph.stored
+    else:
+        rows = Quantised(scorer.store.take(slice(None)))
     return scorer.with_store(MemoryStore(rows, scorer.store.bias, graph or ivf)), info

@@ -66,6 +66,15 @@ class MissingExtra(ResourceError):
         super().__init__(f'{package} is not installed; run: pip install "longtail[{extra}]"')
 
 
+def one_line(reason: BaseException) -> str:
+    r"""Return the first line of an error of another library.
+
+    >>> one_line(ValueError("bad\nsee …"))
+    'bad'
+    """
+    return (str(reason).splitlines() or [type(reason).__name__])[0]
+
+
 def nearest(word: str, valid: Iterable[str]) -> str:
     """Say which valid word was probably meant.
 

@@ -1,100 +1,31 @@
-"""BYTES ↔ DISK: whole files or nothing, and arrays that open without being read.
+"""ARRAYS, TEXTS, JSON ↔ DISK: written whole or not at all, opened without being read.
 
-Everything that longtail writes goes to a temporary name first and is renamed when complete. Arrays are kept in the
-safetensors layout and opened by memory map; nothing here can run code from a file.
+Arrays are kept in the safetensors layout and opened by memory map; nothing here can run code from a file.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
-import os
-import re
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import stat
+import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import scipy.sparse as sp
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from longtail.errors import DataError, LongtailError, ModelError, ResourceError
+from longtail.errors import LongtailError, ModelError, ResourceError, one_line
 from longtail.types import Texts
+from longtail.whole import whole_file
 
 LARGEST_HEADER = 16 * 2**20
 TYPES = {"F64": "f8", "F32": "f4", "F16": "f2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1", "U8": "u1"}
-
-
-@contextmanager
-def whole_file(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; move it there when the block succeeds, remove it when it fails."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    partial = Path(name)
-    try:
-        yield partial
-        with partial.open("rb+") as written:
-            os.fsync(written.fileno())
-        partial.chmod(0o644)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-WRITTEN = re.compile(  # every name that longtail gives to a file of a model or of a data set in any format
-    r"(config|dataset|augmentation|metrics|tokenizer)\.json|README\.md|log\.csv|\w+\.(safetensors|arrow)|"
-    r"(trn|tst|val|train|test|validation|lbl|labels?|filter_labels|Xf?|Yf?|Z)([._]\w+)*"
-    r"\.(jsonl|json|csv|tsv|parquet|txt|npz)(\.gz)?"
-)
-
-
-@contextmanager
-def whole_folder(path: str | Path, *, force: bool = False) -> Iterator[Path]:
-    """Yield a temporary folder beside `path`; move it there when the block succeeds, remove it when it fails.
-
-    With `force` a folder that longtail wrote is replaced; any other content is never touched.
-    """
-    path = Path(path).absolute()
-    if path.exists() and (path.is_file() or any(path.iterdir())):
-        if not force:
-            raise DataError("exists already", file=path, remedy="choose another folder or pass --force")
-        if path.is_file() or not _written_by_us(path) or Path.cwd().is_relative_to(path.resolve()):
-            raise DataError("holds other things than longtail writes", file=path, remedy="choose another folder")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    old = partial / ".replaced"
-    try:
-        yield partial
-        partial.chmod(0o755)
-        old = path.with_name(f"{partial.name}.old")
-        if path.exists():
-            path.replace(old)
-        try:
-            partial.replace(path)
-        except OSError:
-            if old.exists():
-                old.replace(path)
-            raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _written_by_us(folder: Path) -> bool:
-    """Return whether a folder holds nothing but files that longtail names so, and a config.json only of a model."""
-    entries = list(folder.iterdir())
-    if not all(entry.is_file() and WRITTEN.fullmatch(entry.name) for entry in entries):
-        return False
-    config = folder / "config.json"
-    return not config.exists() or {"schema", "recipe", "files"} <= read_json(config, DataError).keys()
 
 
 def write_json(path: str | Path, value: object) -> None:
@@ -103,10 +34,23 @@ def write_json(path: str | Path, value: object) -> None:
         partial.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def regular(path: Path, *, links: bool = False) -> int:
+    """Return the size of a file that ends; a pipe, a device or a link out of its folder is an OSError.
+
+    With `links` it may lie anywhere: data of the user's own.
+    """
+    if not links and path.is_symlink() and path.resolve().parent != path.parent.resolve():
+        raise OSError(errno.ELOOP, "a link that leads out of its folder")
+    state = path.stat()
+    if not stat.S_ISREG(state.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    return state.st_size
+
+
 def read_json(path: Path, error: type[LongtailError] = ModelError, *, largest: int = LARGEST_HEADER) -> dict[str, Any]:
     """Read a JSON object of at most `largest` bytes."""
     try:
-        if path.stat().st_size > largest:
+        if regular(path) > largest:
             raise error(f"{path}: larger than {largest >> 20} MB; this is not a file that longtail wrote")
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -130,7 +74,7 @@ def write_arrays(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Open the arrays of a safetensors file by memory map; every bound is checked before any view is made."""
     try:
-        size = path.stat().st_size
+        size = regular(path)
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > min(size - 8, LARGEST_HEADER):
@@ -168,15 +112,50 @@ def write_texts(path: Path, columns: Mapping[str, Texts]) -> None:
 
 
 def read_texts(path: Path) -> dict[str, Texts]:
-    """Map the text columns of an Arrow file; every offset is checked."""
+    """Map the text columns of an Arrow file: texts alone, nothing compressed; every offset is checked."""
     try:
-        content = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        regular(path)
+        with pa.memory_map(str(path)) as file:
+            mapped = file.read_buffer()
+        if len(mapped) < 14 or mapped.slice(len(mapped) - 6).to_pybytes() != b"ARROW1":
+            raise ValueError("its end is missing")
+        messages = pa.ipc.MessageReader.open_stream(pa.BufferReader(mapped.slice(8)))
+        schema = pa.ipc.read_schema(messages.read_next_message())
+        batches = [_batch(message, schema) for message in messages]
+        content = pa.Table.from_batches(batches, schema)
         content.validate(full=True)
-        return {name: Texts(content[name]) for name in content.column_names}
+        return {name: text_column(content[name]) for name in content.column_names}
     except FileNotFoundError:
         raise ModelError(f"{path}: not found; the folder is not complete") from None
-    except (OSError, pa.ArrowException, ValueError) as reason:
-        raise ModelError(f"{path}: damaged ({reason}); write the folder again") from None
+    except (OSError, EOFError, StopIteration, pa.ArrowException, ValueError, struct.error) as reason:
+        raise ModelError(f"{path}: damaged ({one_line(reason)}); write the folder again") from None
+
+
+def _batch(message: pa.ipc.Message, schema: pa.Schema) -> pa.RecordBatch:
+    """Read one batch, unless it is compressed: a few bytes could take all memory."""
+    if message.type != "record batch" or _is_compressed(message.metadata.to_pybytes()):
+        raise ValueError("a compressed batch, or something else than texts")
+    return pa.ipc.read_record_batch(message, schema)
+
+
+def _is_compressed(metadata: bytes) -> bool:
+    """Return whether the header of a batch (a flatbuffer: Message.header, RecordBatch.compression) names a codec."""
+
+    def field(table: int, slot: int) -> int:
+        vtable = table - struct.unpack_from("<i", metadata, table)[0]
+        inside = 4 + 2 * slot < struct.unpack_from("<H", metadata, vtable)[0]
+        return int(struct.unpack_from("<H", metadata, vtable + 4 + 2 * slot)[0]) if inside else 0
+
+    root = struct.unpack_from("<I", metadata)[0]
+    header = root + field(root, 2)
+    return field(header + struct.unpack_from("<I", metadata, header)[0], 3) != 0
+
+
+def text_column(column: pa.ChunkedArray) -> Texts:
+    """Take a column of texts; numbers and gaps in their place are refused."""
+    if column.type not in (pa.string(), pa.large_string()) or column.null_count:
+        raise ValueError(f"a column of {column.type} with {column.null_count} gaps in place of texts")
+    return Texts(column)
 
 
 def released(array: NDArray[Any]) -> None:
@@ -186,25 +165,3 @@ def released(array: NDArray[Any]) -> None:
         base = base.base
     if isinstance(base, mmap.mmap):
         base.madvise(mmap.MADV_DONTNEED)
-
-
-def matrix_arrays(name: str, matrix: sp.csr_array) -> dict[str, NDArray[Any]]:
-    """Name the arrays of a CSR for `write_arrays`; an empty name leaves them bare."""
-    arrays = {"indptr": matrix.indptr, "indices": matrix.indices, "values": matrix.data}
-    arrays["shape"] = np.asarray(matrix.shape, np.int64)
-    return {f"{name}.{key}" if name else key: value for key, value in arrays.items()}
-
-
-def matrix_of(arrays: Mapping[str, NDArray[Any]], name: str) -> sp.csr_array:
-    """Put the CSR called `name` together without copying, after checking that its indices stay inside."""
-    values, indices, indptr, shape = (arrays[f"{name}.{key}"] for key in ("values", "indices", "indptr", "shape"))
-    rows, columns = (int(size) for size in shape)
-    valid = len(indptr) == rows + 1 and indptr[0] == 0 and int(indptr[-1]) == len(indices) == len(values)
-    if not valid or bool((np.diff(indptr) < 0).any()):
-        raise ModelError(f"{name} is damaged: it does not fit its shape; write the folder again")
-    if len(indices) and not 0 <= indices.min() <= indices.max() < columns:
-        raise ModelError(f"{name} is damaged: it names a column beyond {columns}; write the folder again")
-    matrix = sp.csr_array((rows, columns), dtype=values.dtype)
-    matrix.data, matrix.indices, matrix.indptr = values, indices, indptr  # no copy, no further scan
-    released(indices)  # the checks have read all of it
-    return matrix

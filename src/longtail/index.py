@@ -10,7 +10,7 @@ import logging
 import threading
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -74,6 +74,7 @@ class Index:
         self._reasons = Reasons(model)
         self.damage: LongtailError | None = None
         self._now = _Now(model.labels, model.frequencies, frozenset(), Predictor(self._scorer, len(model.labels)))
+        self._applied: Sequence[Change] = ()  # changes that `_now` shows
         self._journal = Journal(folder, _identity(config), lambda: _identity(read_config(folder)))
         self.refresh()
 
@@ -278,22 +279,58 @@ class Index:
                 raise DataError(f"{text!r} is not valid Unicode", remedy="remove lone surrogates")
             if any(unicodedata.category(letter) == "Cc" for letter in text):
                 raise DataError(f"{text!r} holds control characters", remedy="remove them")
-        if ids is not None:
-            self._fresh(ids)
-        self._journal.append(Added(tuple(clean), None if ids is None else tuple(ids)))
+        if ids is not None and self.model.labels.ids is None:
+            raise DataError("the labels of this model have no raw ids", remedy="leave the ids out")
+
+        def make(changes: Sequence[Change]) -> Added:
+            """Choose or check the raw ids, when no other process can add any."""
+            own = ids if ids is None else self._fresh(ids, changes)
+            if own is None and self.model.labels.ids is not None:
+                own = self._free_ids(len(clean), changes)
+            return Added(tuple(clean), None if own is None else tuple(own))
+
+        self._journal.append(make)
         self._apply(self._journal.changes)
         first = len(self.labels) - len(clean)
         return list(range(first, len(self.labels)))
 
-    def _fresh(self, ids: Sequence[str]) -> None:
-        """Refuse raw ids that are there already, or that the labels of the model do not have."""
-        known = self.labels.ids
-        if known is None:
-            raise DataError("the labels of this model have no raw ids", remedy="leave the ids out")
-        twice = [own for own, count in Counter(ids).items() if count > 1]
-        twice += np.array(ids, object)[np.asarray(pc.is_in(pa.array(ids, pa.large_string()), known.array))].tolist()
+    def _fresh(self, ids: Sequence[str], changes: Sequence[Change]) -> Sequence[str]:
+        """Return raw ids; refuse those that are there already, or given twice."""
+        taken = {*self._changed(changes)[1]} | self._trained(ids)
+        twice = [own for own, count in Counter(ids).items() if count > 1 or own in taken]
         if twice:
             raise DataError(f"the raw id {twice[0]!r} is there already", remedy="give every label its own")
+        return ids
+
+    def _trained(self, ids: Sequence[str]) -> set[str]:
+        """Return those raw ids that trained labels have."""
+        known = self.model.labels.ids
+        if known is None:
+            return set()
+        mask = pc.is_in(asked := pa.array(ids, pa.large_string()), known.array)
+        return {*asked.filter(mask).to_pylist()}
+
+    def _free_ids(self, count: int, changes: Sequence[Change]) -> list[str]:
+        """Choose raw ids for new labels: their numbers, or further ones where these are taken."""
+        texts, ids, _ = self._changed(changes)
+        taken, number, free = {*ids}, len(self.model.labels) + len(texts), list[str]()
+        while len(free) < count:
+            block = [str(place) for place in range(number, number + count)]
+            trained = self._trained(block)
+            free += [own for own in block if own not in taken and own not in trained]
+            number += count
+        return free[:count]
+
+    def _changed(self, changes: Sequence[Change]) -> tuple[list[str], list[str], set[int]]:
+        """List the texts and raw ids that changes added, and the labels that they removed."""
+        texts, ids, removed, first = list[str](), list[str](), set[int](), len(self.model.labels)
+        for change in changes:
+            if isinstance(change, Added):
+                ids += change.ids or [str(first + len(texts) + place) for place in range(len(change.texts))]
+                texts += change.texts
+            else:
+                removed |= set(change.labels)
+        return texts, ids, removed
 
     def remove(self, labels: Sequence[int]) -> None:
         """Take labels away for good: they keep their numbers and are never predicted."""
@@ -301,18 +338,14 @@ class Index:
         self._existing(labels)
         chosen = tuple(int(label) for label in labels if label not in self.removed)  # or undo would bring nothing back
         if chosen:
-            self._journal.append(Removed(chosen), self._present(chosen))
+            self._journal.append(lambda changes: self._present(chosen, changes))
             self._apply(self._journal.changes)
 
-    def _present(self, labels: Sequence[int]) -> Callable[[Sequence[Change]], None]:
-        """Refuse labels whose addition another process has just undone."""
-
-        def check(changes: Sequence[Change]) -> None:
-            added = sum(len(change.texts) for change in changes if isinstance(change, Added))
-            if max(labels) >= len(self.model.labels) + added:
-                raise DataError(f"label {max(labels)} has just been undone", remedy="nothing was removed")
-
-        return check
+    def _present(self, labels: tuple[int, ...], changes: Sequence[Change]) -> Removed:
+        """Remove labels, unless another process has just undone the addition of one."""
+        if max(labels) >= len(self.model.labels) + len(self._changed(changes)[0]):
+            raise DataError(f"label {max(labels)} has just been undone", remedy="nothing was removed")
+        return Removed(labels)
 
     def undo(self) -> None:
         """Take back the last addition or removal."""
@@ -321,7 +354,8 @@ class Index:
 
     def refresh(self) -> bool:
         """Take over what another process changed; cheap when nothing did."""
-        changed = self._journal.refresh()
+        self._journal.refresh()
+        changed = self._journal.changes != self._applied  # also what it read when it refused a change of ours
         if changed:
             self._apply(self._journal.changes)
         return changed
@@ -343,16 +377,8 @@ class Index:
 
     def _apply(self, changes: Sequence[Change]) -> None:
         """Make the changes that are in force visible, all at once."""
-        model = self.model
-        texts: list[str] = []
-        ids: list[str] = []
-        removed: set[int] = set()
-        for change in changes:
-            if isinstance(change, Added):
-                texts += change.texts
-                ids += change.ids or [str(len(model.labels) + len(ids) + place) for place in range(len(change.texts))]
-            else:
-                removed |= set(change.labels)
+        model, self._applied = self.model, changes
+        texts, ids, removed = self._changed(changes)
         count = len(model.labels) + len(texts)
         if removed and max(removed) >= count:
             raise ModelError(f"{self._journal.path}: removes label {max(removed)} of {count}; restore the file")

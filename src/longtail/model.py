@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,21 +21,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from longtail.arrays import matrix_arrays, matrix_of
 from longtail.data.dataset import Labels, Split
 from longtail.data.tokens import Words
-from longtail.errors import DataError, ModelError, RecipeError
+from longtail.errors import DataError, ModelError, RecipeError, ResourceError, one_line
 from longtail.files import (
-    matrix_arrays,
-    matrix_of,
     read_arrays,
     read_json,
     read_texts,
-    whole_folder,
+    regular,
+    text_column,
     write_arrays,
     write_json,
     write_texts,
 )
 from longtail.labels.journal import FILE
+from longtail.packed import parquet_table
 from longtail.parts import Scorer, Tokenizer, VoiceScorer, below
 from longtail.predictions import Predictor
 from longtail.probabilities import Probabilities
@@ -43,9 +45,15 @@ from longtail.scorers.ensemble import EnsembleScorer
 from longtail.scorers.fused import FusedScorer
 from longtail.scorers.lexical import LexicalScorer
 from longtail.types import LabelMatrix, Texts, TopK
+from longtail.whole import held, whole_folder
 
 SCHEMA = 4
+DAMAGE = (
+    LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError, RuntimeError, pa.ArrowException,
+)  # fmt: skip
+CODECS = ("SNAPPY", "UNCOMPRESSED")  # that labels are written with: the others can make gigabytes of nothing
 WEIGHTS = "weights.safetensors"
+NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)  # of a file of a model folder
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +74,7 @@ class Examples:
         if not (folder / "points.arrow").exists():
             return None
         texts = read_texts(folder / "points.arrow")["text"]
-        targets = matrix_of(read_arrays(folder / "points.safetensors"), "targets")
-        if len(texts) != targets.shape[0]:
-            raise ModelError(f"{folder}: there are {len(texts)} points and {targets.shape[0]} targets of them")
-        return cls(texts, targets)
+        return cls(texts, matrix_of(read_arrays(folder / "points.safetensors"), "targets", len(texts), low=0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,9 +139,12 @@ class Model:
             )
         return self.predict(split.need_texts("predict"), k, exclude=split.excluded)
 
-    def save(self, path: str | Path, *, force: bool = False) -> None:
-        """Write the model folder, whole or not at all."""
-        with whole_folder(path, force=force) as folder:
+    def save(self, path: str | Path, *, force: bool = False, log: Path | None = None) -> None:
+        """Write the model folder, whole or not at all, with the log of its training."""
+        with (
+            held(Path(path)),
+            whole_folder(path, force=force) as folder,
+        ):  # no label is added while its journal is copied
             columns = {"frequency": pa.array(self.frequencies)}
             for name, texts in (("text", self.labels.texts), ("id", self.labels.ids)):
                 if texts is not None:
@@ -160,6 +168,8 @@ class Model:
             before = Path(path)
             if (before / FILE).is_file() and _same(before / "labels.parquet", folder / "labels.parquet"):
                 shutil.copy2(before / FILE, folder / FILE)  # labels that were added and removed stay so
+            if log is not None and log.is_file():
+                shutil.copy(log, folder / "log.csv")
 
     @classmethod
     def load(cls, path: str | Path, *, verify: bool = True) -> Model:
@@ -175,29 +185,33 @@ class Model:
             return cls._opened(folder, config)
         except RecipeError as reason:
             raise ModelError(f"{folder}: a recipe that this version does not know ({reason}); train again") from None
-        except (KeyError, TypeError, ValueError, AttributeError, OSError, pa.ArrowException) as reason:
-            raise ModelError(f"{folder}: damaged ({reason}); train again") from None
+        except DAMAGE as reason:
+            raise ModelError(f"{folder}: damaged ({one_line(reason)}); train again") from None
+        except MemoryError:
+            raise ResourceError(f"{folder}: there is not enough memory to open it") from None
 
     @classmethod
     def _opened(cls, folder: Path, config: Mapping[str, Any]) -> Model:
         """Put the parts of a folder together."""
-        table = pq.ParquetFile(folder / "labels.parquet").read()  # `read_table` would import pandas where there is one
-        columns = {name: Texts(table[name]) for name in ("text", "id") if name in table.column_names}
-        labels = Labels(int(config["labels"]), columns.get("text"), columns.get("id"))
-        recipe = recipe_of(config["recipe"])
+        recipe, count = recipe_of(config["recipe"]), _count(config, "labels")
         words, vectors, tokenizer = Words.load(folder), None, None
         voices = tuple(voice.load(folder, words) for voice in recipe.voices)
         if recipe.encoder is not None:
             tokenizer = recipe.encoder.load_tokenizer(folder, words)
             vectors = open_scorer(recipe, read_arrays(folder / WEIGHTS), tokenizer)
-        examples, frequencies = Examples.load(folder), _counts(table["frequency"])
-        counts = {len(labels), len(frequencies)} | {len(texts) for texts in columns.values()}
-        counts |= {len(scorer) for scorer in (*voices, vectors) if scorer is not None}
+        examples = Examples.load(folder)
+        counts = {count} | {len(scorer) for scorer in (*voices, vectors) if scorer is not None}
         counts |= {examples.targets.shape[1]} if examples else set()
         if len(counts) > 1:
             raise ModelError(f"{folder}: its files disagree on the number of labels; train again")
+        regular(folder / "labels.parquet")
+        table = parquet_table(
+            folder / "labels.parquet", rows=count, codecs=CODECS, error=ModelError
+        )  # rows as in arrays
+        columns = {name: text_column(table[name]) for name in ("text", "id") if name in table.column_names}
+        labels, frequencies = Labels(count, columns.get("text"), columns.get("id")), _counts(table["frequency"])
         metrics = read_json(folder / "metrics.json")
-        points, dataset = int(config["points"]), str(config["dataset"])
+        points, dataset = _count(config, "points"), str(config["dataset"])
         return cls(
             recipe, labels, frequencies, points, dataset, words, voices, vectors, tokenizer, metrics,
             examples, Probabilities.load(folder),
@@ -270,11 +284,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     if config.get("checksum") != _seal({name: value for name, value in config.items() if name != "checksum"}):
         raise ModelError(f"{folder / 'config.json'}: changed since it was written; train again or copy it again")
     files = config.get("files")
-    if not isinstance(files, dict) or any(Path(name).name != name for name in files):
+    if not isinstance(files, dict) or not all(NAME.fullmatch(name) for name in files):
         raise ModelError(f"{folder / 'config.json'}: names files outside of the folder; do not use this model")
     for name in files:
-        if (folder / name).exists() and not (folder / name).is_file():
-            raise ModelError(f"{folder / name}: not a file; do not use this model")
+        if (folder / name).exists():
+            try:
+                regular(folder / name)
+            except OSError as reason:
+                raise ModelError(f"{folder / name}: {reason.strerror}; do not use this model") from None
     return config
 
 
@@ -296,12 +313,23 @@ def verify_files(folder: Path, files: Mapping[str, str]) -> None:
             raise ModelError(f"{folder / name}: changed since it was written; {remedy}")
 
 
+def _count(config: Mapping[str, Any], name: str) -> int:
+    """Read a whole number of config.json."""
+    value = config.get(name)
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ModelError(f"config.json: {name} is {value!r}, not a whole number; train again")
+    return value
+
+
 def _counts(column: pa.ChunkedArray) -> NDArray[np.int64]:
     """Read whole numbers; `to_numpy` would import pandas where there is one."""
     if column.type != pa.int64() or column.null_count:
         raise ModelError(f"labels.parquet: frequencies are {column.type}, not whole numbers; train again")
     parts = [np.frombuffer(part.buffers()[1], np.int64)[part.offset :][: len(part)] for part in column.chunks]
-    return np.concatenate([np.zeros(0, np.int64), *parts])
+    counts = np.concatenate([np.zeros(0, np.int64), *parts])
+    if len(counts) and not 0 <= counts.min() <= counts.max() < 2**53:
+        raise ModelError("labels.parquet: there are frequencies below zero or above all sense; train again")
+    return counts
 
 
 def _seal(config: dict[str, Any]) -> str:
@@ -311,5 +339,6 @@ def _seal(config: dict[str, Any]) -> str:
 
 def checksum(path: Path) -> str:
     """Hash a file."""
+    regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

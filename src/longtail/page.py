@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import csv
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from longtail.files import whole_file
 from longtail.report import GRID, INK, QUIET, SECOND
+from longtail.whole import temporary, whole_file
 
 COLOURS = {INK: "var(--ink)", SECOND: "var(--second)", QUIET: "var(--quiet)", GRID: "var(--grid)"}
 COLOURS |= {"#000000": "currentColor", "#ffffff": "none"}
@@ -106,9 +105,9 @@ class Page:
     def pictures(self, drawings: Mapping[str, Callable[[Path], None]]) -> None:
         """Add pictures beside each other: a caption for each, and what draws it to an SVG file."""
         figures = []
-        with tempfile.TemporaryDirectory() as folder:
+        with temporary("page") as folder:
             for number, (caption, draw) in enumerate(drawings.items()):
-                file = Path(folder) / f"{number}.svg"
+                file = folder / f"{number}.svg"
                 draw(file)
                 drawn = inlined(file.read_text(encoding="utf-8"), caption)
                 figures.append(f"<figure>{drawn}<figcaption>{escape(caption)}</figcaption></figure>")

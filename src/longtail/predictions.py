@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from longtail.errors import DataError
+from longtail.errors import DataError, ModelError
 from longtail.machine import in_threads, threads
 from longtail.parts import Proposals, Query
 from longtail.scorers.added import Additions
@@ -62,7 +62,9 @@ class Predictor:
 
     def block(self, texts: Sequence[str], n: int) -> TopK:
         """Find the n best trained labels of each text, all texts at once: (N, n)."""
-        return self.scorer.top(Query(texts), n)
+        top = self.scorer.top(Query(texts), n)
+        _finite(top.scores[top.labels >= 0])
+        return top
 
     def in_order(self, texts: Sequence[str], n: int) -> TopK:
         """Find the n best trained labels of each text, block by block: equal bits whatever the number of threads."""
@@ -100,8 +102,15 @@ def empty_topk(texts: int, k: int) -> TopK:
     return TopK(np.full((texts, k), -1, np.int32), np.full((texts, k), -np.inf, np.float32))
 
 
+def _finite(scores: Floats) -> None:
+    """Refuse scores that are no numbers: arrays that are sound one by one may still overflow together."""
+    if not np.isfinite(scores).all():
+        raise ModelError("the scores of the model are not finite numbers; do not use this model, train again")
+
+
 def _ranked(labels: NDArray[Any], scores: Floats, n: int) -> Ranked:
     """Sort, best first and the smaller label among equals, and keep the first place of each label."""
+    _finite(scores)
     order = np.lexsort((labels, -scores))[: TWICE * n]
     kept: dict[int, int] = {}
     for place, label in zip(order.tolist(), labels[order].tolist(), strict=True):

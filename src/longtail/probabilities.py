@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from longtail.arrays import Array, checked
 from longtail.errors import ModelError
 from longtail.files import read_arrays, write_arrays
 from longtail.types import Floats, LabelMatrix, TopK, contains
 
 FILE = "probabilities.safetensors"
+SCHEMA = Array("scores", ("steps",)), Array("values", ("steps",), low=0, high=1)
 LEAST = 50  # predictions that are needed to say anything
 PRIOR = 1.0  # hits and misses that are added to each pool: no probability is quite 0 or 1
 
@@ -62,10 +64,8 @@ class Probabilities:
         """Open what `save` wrote, if it is there."""
         if not (folder / FILE).exists():
             return None
-        arrays = read_arrays(folder / FILE)
-        curve = cls(arrays["scores"], arrays["values"])
-        valid = curve.scores.ndim == 1 and curve.scores.shape == curve.values.shape and len(curve.scores)
-        if not valid or (np.diff(curve.scores) < 0).any() or not ((curve.values >= 0) & (curve.values <= 1)).all():
+        curve = cls(*checked(read_arrays(folder / FILE), SCHEMA))
+        if not len(curve.scores) or any((part[1:] < part[:-1]).any() for part in (curve.scores, curve.values)):
             raise ModelError(f"{folder / FILE}: not a rising curve of probabilities; train again")
         return curve
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longtail.errors import DataError, MissingExtra
-from longtail.files import whole_file
+from longtail.whole import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -119,6 +119,13 @@ def test_any_text_is_answered(name, fitted):
 
 
 @pytest.mark.parametrize("name", SMALL)
+def test_empty_texts_get_no_labels(fitted, name):
+    model = fitted(name)
+    assert (model.predict(["", "word3", " \t"], 3).labels >= 0).any(axis=1).tolist() == [False, True, False]
+    assert len(model.predictor.one("", 3)[0]) == 0
+
+
+@pytest.mark.parametrize("name", SMALL)
 def test_one_label_and_empty_texts(name):
     """Batches that hold nothing but an empty text, and a choice of one."""
     texts = ["", "red", "", "old dog", "!!", "", "", "cat"]

@@ -100,7 +100,7 @@ def test_a_graph_that_leads_outside_is_refused(run):
     from longtail.search.hnsw import HNSW
 
     arrays = dict(read_arrays(next(run.glob("index_*"))))
-    assert HNSW.of_arrays(arrays) is not None
+    assert HNSW.of_arrays(arrays, 48, 16) is not None
     for name, place, value in (
         ("hnsw.neighbours", 0, 48),
         ("hnsw.neighbours", 3, -2),
@@ -115,10 +115,10 @@ def test_a_graph_that_leads_outside_is_refused(run):
         changed = {key: array.copy() for key, array in arrays.items()}
         changed[name][place] = value
         with pytest.raises(ModelError, match="make the index again"):
-            HNSW.of_arrays(changed)
+            HNSW.of_arrays(changed, 48, 16)
     for name, value in (("hnsw.rows", arrays["hnsw.rows"][1:]), ("hnsw.step", arrays["hnsw.step"] * np.nan)):
         with pytest.raises(ModelError, match="make the index again"):
-            HNSW.of_arrays(arrays | {name: value})
+            HNSW.of_arrays(arrays | {name: value}, 48, 16)
 
 
 def test_a_full_disk_leaves_model_and_labels_as_they_were(run):

@@ -115,7 +115,7 @@ def test_threads_do_not_disturb_each_other():
 def test_arrays_are_checked_when_put_together():
     index = Inverted.build(random_rows(0, 20, 5, 0.5, None), random_rows(1, 30, 5, 0.5, None))
     arrays = index.arrays()
-    opened = Inverted.of_arrays(arrays, 2)
+    opened = Inverted.of_arrays(arrays, (20, 30), 5)
     assert (opened.groups[1] != index.groups[1]).nnz == 0
     bad = {
         "lists0.indices": arrays["lists0.indices"] + 99,
@@ -125,7 +125,7 @@ def test_arrays_are_checked_when_put_together():
     }
     for key, value in bad.items():
         with pytest.raises(ModelError, match="damaged"):
-            Inverted.of_arrays(arrays | {key: value}, 2)
+            Inverted.of_arrays(arrays | {key: value}, (20, 30), 5)
     swapped = {key.replace("lists0", "lists1"): value for key, value in arrays.items() if key.startswith("lists0")}
     with pytest.raises(ModelError, match="damaged"):
-        Inverted.of_arrays(arrays | swapped, 2)
+        Inverted.of_arrays(arrays | swapped, (20, 30), 5)

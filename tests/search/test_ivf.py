@@ -64,10 +64,10 @@ def test_progress_is_told():
 def test_arrays_make_the_same_clusters_and_damaged_ones_none():
     ivf = IVF.build(vectors()).searching(3)
     arrays = ivf.arrays()
-    opened = IVF.of_arrays(arrays)
+    opened = IVF.of_arrays(arrays, *vectors().shape)
     assert opened.nprobe == 3
     assert opened.rows(vectors()[9], 4).tolist() == ivf.rows(vectors()[9], 4).tolist()
-    assert IVF.of_arrays({}) is None
+    assert IVF.of_arrays({}, *vectors().shape) is None
     of, centroids = arrays["ivf.of"], arrays["ivf.centroids"]
     for name, wrong in (
         ("of", of[:0]), ("of", np.where(of == 0, -1, of)), ("of", of + np.int32(1)), ("of", of.astype(np.int64)),
@@ -76,4 +76,4 @@ def test_arrays_make_the_same_clusters_and_damaged_ones_none():
         ("centroids", centroids[1:]), ("centroids", centroids.astype(np.float64)),
     ):  # fmt: skip
         with pytest.raises(ModelError, match="make the index again"):
-            IVF.of_arrays(arrays | {f"ivf.{name}": wrong})
+            IVF.of_arrays(arrays | {f"ivf.{name}": wrong}, *vectors().shape)

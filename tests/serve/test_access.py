@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from serve.conftest import ANIMALS
 from serve.double import Double
 
 from longtail.errors import DataError
+from longtail.serve.messages import HTTPError, only_header
 from longtail.serve.settings import Settings
 
 NEW = {"labels": [{"text": "blue bird"}]}
@@ -46,8 +48,17 @@ def test_the_key_is_needed_for_everything_below_v1(start):
             assert refused.headers["www-authenticate"] == "Bearer"
         for good in ({b"X-API-Key": right}, {b"Authorization": b"Bearer " + right}):
             assert client.request(method, path, json=body, headers=good).status_code == 200, (path, good)
-    for path in ("/", "/healthz", "/readyz", "/metrics", "/openapi.json"):
+    for path in ("/", "/healthz", "/readyz"):
         assert client.get(path).status_code == 200
+    for path in ("/metrics", "/openapi.json"):
+        assert client.get(path).status_code == 401
+        assert client.get(path, headers={b"X-API-Key": right}).status_code == 200
+
+
+def test_numbers_and_description_can_be_public(start):
+    client = start(Double("animals", ANIMALS), api_key="secret", public=True)
+    assert client.get("/metrics").status_code == client.get("/openapi.json").status_code == 200
+    assert client.get("/v1/model").status_code == 401
 
 
 def test_other_web_pages_cannot_change_labels(start):
@@ -66,3 +77,39 @@ def test_with_a_key_the_host_may_have_a_name(start):
     client = start(Double("animals", ANIMALS), api_key="secret")
     headers = {"Host": "labels.example", "X-API-Key": "secret"}
     assert client.post("/v1/labels", json=NEW, headers=headers).status_code == 200
+
+
+def test_names_that_lead_to_loopback_are_refused_everywhere(start):
+    client = start(Double("animals", ANIMALS))
+    for method, path, body in (
+        ("POST", "/v1/predict", ASK), ("GET", "/v1/labels", None), ("GET", "/v1/model", None),
+        ("POST", "/v1/explain", {"text": "cat", "label": 0}), ("GET", "/metrics", None), ("GET", "/openapi.json", None),
+    ):  # fmt: skip
+        for host in ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", ""):
+            assert client.request(method, path, json=body, headers={"Host": host}).status_code == 403, (path, host)
+        for host in ("localhost:8000", "127.0.0.1", "[::1]:80"):
+            assert client.request(method, path, json=body, headers={"Host": host}).status_code == 200, (path, host)
+
+
+def test_two_hosts_or_two_origins_are_refused(start):
+    client = start(Double("animals", ANIMALS))
+    own = str(client.base_url).rstrip("/")
+    both = [("Origin", own), ("Origin", "http://evil.example")]
+    assert client.post("/v1/labels", json=NEW, headers=both).status_code == 400
+    assert client.post("/v1/labels", json=NEW, headers=both[::-1]).status_code == 400
+    with pytest.raises(HTTPError, match="several headers are called host"):
+        only_header({"headers": [(b"host", b"localhost"), (b"host", b"evil.example")]}, b"host")
+    assert client.get("/v1/labels").json()["count"] == len(ANIMALS)
+
+
+def test_the_access_log_has_a_line_for_each_request_and_no_text(start, tmp_path):
+    client = start(Double("animals", ANIMALS), access_log=tmp_path / "log.jsonl")
+    client.post("/v1/predict", json={"texts": ["a secret cat"]})
+    client.get("/v1/labels", params={"text": "secret"})
+    client.get("/nowhere/secret")
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [(line["method"], line["route"], line["status"]) for line in lines] == [
+        ("POST", "/v1/predict", 200), ("GET", "/v1/labels", 200), ("GET", "other", 404),
+    ]  # fmt: skip
+    assert lines[0]["milliseconds"] > 0 and lines[0]["bytes"] > 0 and lines[0]["client"]
+    assert "secret" not in (tmp_path / "log.jsonl").read_text()

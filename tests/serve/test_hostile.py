@@ -171,7 +171,7 @@ def test_headers_have_an_end_and_a_time(start, monkeypatch):
 def test_a_client_that_hangs_up_harms_nobody(client):
     for body in (b"", b'{"texts": ["fox"]}'):
         with socket.create_connection((client.base_url.host, client.base_url.port)) as connection:
-            connection.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Length: 18\r\n\r\n" + body)
+            connection.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 18\r\n\r\n" + body)
     check_alive(client)
 
 

@@ -19,7 +19,7 @@ from conftest import ROOT
 from typer.testing import CliRunner
 
 from longtail.cli import app
-from longtail.files import whole_file
+from longtail.whole import whole_file
 
 CODE = """
 import sys
@@ -47,7 +47,10 @@ def write(folder: Path, *lines: str) -> Path:
 def process(*runs: Path, workers: int = 1):
     """Serve folders of doubles in processes; yield (process, address)."""
     command = [sys.executable, "-c", CODE, str(workers), *map(str, runs)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "tests"), "TMPDIR": str(runs[0].parent)}
+    environment = os.environ | {
+        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}",
+        "TMPDIR": str(runs[0].parent),
+    }
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as running:
         try:
             yield running, f"http://127.0.0.1:{running.stdout.readline().strip()}"
@@ -218,3 +221,23 @@ def test_two_services_with_workers_do_not_share_a_port(tmp_path):
         taken.listen()
         busy = command(str(tmp_path), "--workers", "2", "--port", str(taken.getsockname()[1]))
     assert busy.returncode == 5 and "another --port" in busy.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS])
+def test_the_only_worker_is_replaced_when_it_dies(tmp_path, number):
+    folder = write(tmp_path / "run", "first", "red cat")
+    with process(folder) as (running, address):
+        assert best(address, "cat") == ["red cat"]
+        (worker,) = children(running.pid)
+        os.kill(worker, number)
+
+        def answers() -> bool:
+            try:
+                return best(address, "cat") == ["red cat"]
+            except httpx.HTTPError:
+                return False
+
+        until(lambda: not Path(f"/proc/{worker}/cmdline").exists() or not Path(f"/proc/{worker}/exe").exists())
+        until(answers, 20)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(10) == 0

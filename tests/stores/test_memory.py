@@ -44,7 +44,7 @@ def test_products_of_stored_rows(case, precision, error):
     )
     labels, scores = stored.top(queries[0], 3, bias)
     assert scores.tolist() == sorted(scores.tolist(), reverse=True)
-    opened = Quantised.of_arrays(stored.arrays())
+    opened = Quantised.of_arrays(stored.arrays(), *rows.shape)
     np.testing.assert_array_equal(opened.top(queries[0], 3, bias)[0], labels)
 
 
@@ -52,9 +52,9 @@ def test_damaged_rows_are_refused(case):
     arrays = Quantised.of(case[0], "int8").arrays()
     for wrong in ({"low": arrays["low"][1:]}, {"step": arrays["step"] * np.nan}, {"rows": arrays["rows"][0]}):
         with pytest.raises(ModelError, match="make the index again"):
-            Quantised.of_arrays(arrays | wrong)
+            Quantised.of_arrays(arrays | wrong, *case[0].shape)
     with pytest.raises(ModelError, match="make the index again"):
-        Quantised.of_arrays({"rows": arrays["rows"]})
+        Quantised.of_arrays({"rows": arrays["rows"]}, *case[0].shape)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
@@ -97,12 +97,12 @@ def test_a_graph_finds_most_and_comes_back_from_its_arrays(case, kind):
     exact, _ = top_products(queries, rows, 10, bias=bias)
     labels, scores = graph.nearest(queries, 10)
     assert recall(labels, exact) > 0.9
-    opened = HNSW.of_arrays({name: array.copy() for name, array in graph.arrays().items()})
+    opened = HNSW.of_arrays({name: array.copy() for name, array in graph.arrays().items()}, *rows.shape)
     assert opened.ef_search == 128
     others, values = opened.nearest(queries, 10)
     np.testing.assert_array_equal(others, labels)
     np.testing.assert_array_equal(values, scores)
-    assert HNSW.of_arrays({}) is None
+    assert HNSW.of_arrays({}, *rows.shape) is None
 
 
 @pytest.mark.parametrize("leader", ["hnsw", "hnsw of the same rows", "ivf"])
@@ -135,6 +135,6 @@ def test_a_store_goes_where_it_is_led(case, leader):
 def test_one_label(case):
     pytest.importorskip("faiss")
     graph = HNSW.build(case[0][:1], np.zeros(1, np.float32))
-    assert HNSW.of_arrays(graph.arrays()).nearest(case[1][:2], 5)[0].tolist() == [[0], [0]]
+    assert HNSW.of_arrays(graph.arrays(), 1, 24).nearest(case[1][:2], 5)[0].tolist() == [[0], [0]]
     store = MemoryStore(Quantised(case[0][:1]), np.zeros(1, np.float32), graph)
     assert store.search(case[1][:2], 5)[0].tolist() == [[0], [0]]

@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -40,6 +39,7 @@ from longtail.model import Model
 from longtail.pipeline import fit
 from longtail.recipe import Recipe
 from longtail.types import Progress, TopK
+from longtail.whole import temporary
 
 LATENCY_TEXTS, WARM_UP = 200, 20  # texts that are timed, and texts before them
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
@@ -54,8 +54,8 @@ def run(jobs: Sequence[Job], scratch: Path, progress: Progress | None = None) ->
         "labels": len(data.labels),
     }
     if jobs[0].kind == "peer":
-        with tempfile.TemporaryDirectory(prefix="longtail-bench-") as folder:
-            found = [run_peer(job, data, Path(folder)) for job in jobs]
+        with temporary("bench") as work:
+            found = [run_peer(job, data, work) for job in jobs]
     else:
         found = _run_recipe(jobs, data, scratch, progress)
     shutil.rmtree(scratch, ignore_errors=True)
@@ -98,8 +98,8 @@ def _measured(job: Job, model: Model, data: Dataset) -> dict[str, Any]:
         permuted = evaluate(model.predict_split(shuffled(data.test, job.seed)), data.test.targets, **facts)
         shuffling = {f"{name} shuffled": round(permuted.values[name], 4) for name in ("P@1", "PSP@5")}
     texts = data.test.need_texts("latency")[:LATENCY_TEXTS].tolist()
-    with tempfile.TemporaryDirectory(prefix="longtail-bench-") as folder:
-        model.save(saved := Path(folder) / "model")
+    with temporary("bench") as folder:
+        model.save(saved := folder / "model")
         size = sum(file.stat().st_size for file in saved.rglob("*") if file.is_file())
         milliseconds = _latency_in_process(saved, texts)
     return measured.to_dict() | {

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from longtail.arrays import Array, checked
 from longtail.classifiers.products import log_prior
-from longtail.errors import ModelError, RecipeError
+from longtail.errors import RecipeError
 from longtail.parts import (
     TARGETS,
     BuiltHead,
@@ -80,12 +81,13 @@ class LabelAttention(Classifier):
     ) -> AttentionScorer:
         """Put rows and layers of a model file together."""
         sizes = [width, *self.layers, 1]
-        layers = tuple((arrays[f"attention.{i}.weight"], arrays[f"attention.{i}.bias"]) for i in range(len(sizes) - 1))
-        for (weight, bias), wide, narrow in zip(layers, sizes, sizes[1:], strict=False):
-            if weight.shape != (narrow, wide) or bias.shape != (narrow,):
-                raise ModelError("the layers behind the attention do not fit the settings of the model; train again")
+        layers = []
+        for place, (wide, narrow) in enumerate(itertools.pairwise(sizes)):
+            own = f"attention.{place}"
+            weight, bias = checked(arrays, (Array(f"{own}.weight", (narrow, wide)), Array(f"{own}.bias", (narrow,))))
+            layers.append((weight, bias))
         first = VectorScorer.of_arrays(arrays, tower, Projection(None, False), width, reads_labels=False)
-        return AttentionScorer(**vars(first) | {"layers": layers})
+        return AttentionScorer(**vars(first) | {"layers": tuple(layers)})
 
 
 class BuiltAttention:

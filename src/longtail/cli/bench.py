@@ -35,7 +35,7 @@ def bench(
     from longtail.bench.lines import read_lines, run_suite
     from longtail.bench.suite import read_suite
     from longtail.bench.table import table as markdown_table
-    from longtail.files import whole_file
+    from longtail.whole import whole_file
 
     loaded = read_suite(suite)
     folder = suite.parent.parent if suite.parent.name == "suites" else suite.parent

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 from longtail.cli.console import progress, say, table
 from longtail.cli.models import draw_probabilities
 from longtail.errors import MissingExtra
+from longtail.whole import temporary
 
 if TYPE_CHECKING:
     from longtail.data.dataset import Dataset
@@ -64,10 +64,10 @@ def _demo(out: Path, k: int) -> None:
     results: dict[str, Evaluation] = {}
     losses: dict[str, list[float]] = {}
     for name, recipe in recipes.items():
-        with progress(f"fitting {name}") as step, tempfile.TemporaryDirectory() as scratch:
-            models[name] = fit(recipe, data.train, scratch=Path(scratch), progress=step)
+        with progress(f"fitting {name}") as step, temporary("demo") as scratch:
+            models[name] = fit(recipe, data.train, scratch=scratch, progress=step)
             results[name] = evaluate(models[name], data.test)
-            losses[name] = read_curve(Path(scratch) / "log.csv")
+            losses[name] = read_curve(scratch / "log.csv")
         models[name].metrics.update(results[name].to_dict())
         models[name].save(out / name, force=True)
     heads = ("test, %", *METRICS, "head", "torso", "tail")

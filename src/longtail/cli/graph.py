@@ -82,8 +82,9 @@ def build(
     force: Force = False,
 ) -> None:
     """Write a label graph as a CSR matrix: arrays indptr, indices, values and shape in one safetensors file."""
+    from longtail.arrays import matrix_arrays
     from longtail.data.formats import load
-    from longtail.files import matrix_arrays, write_arrays
+    from longtail.files import write_arrays
     from longtail.labels.graph import KINDS, estimate
 
     if out is None and not dry_run:

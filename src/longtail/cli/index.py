@@ -1,4 +1,4 @@
-"""`longtail index` and `longtail explain`: build the index of a model, and explain its predictions."""
+"""`longtail index`, `explain`, `doctor`: build the index of a model, explain its predictions, mend its folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from longtail.cli.console import emit, progress, say, table
 from longtail.cli.models import Json, Run
-from longtail.errors import DataError
+from longtail.errors import DataError, ModelError
 
 if TYPE_CHECKING:
     from longtail.explanations import Explanation, Word
@@ -22,7 +22,7 @@ SHADES = (0, 230, 229, 222, 215, 208)  # colours of a terminal, pale to strong
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    for command in (index, explain):
+    for command in (index, explain, doctor):
         app.command()(command)
 
 
@@ -157,3 +157,24 @@ def show(explanation: Explanation) -> None:
     if explanation.neighbours:
         rows = [(entry.text, f"{entry.score:.0%}", str(entry.id)) for entry in explanation.neighbours]
         table("Neighbours: labels of the same points", ("label", "of its points", "id"), rows)
+
+
+def doctor(
+    run: Run,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what is wrong and change nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """Check a model folder (checksums, every array, leftovers, a few answers), and repair what can be repaired."""
+    from longtail.doctor import examine
+
+    with progress(f"examining {run}"):
+        findings = examine(run, repair=not dry_run)
+    for finding in findings:
+        if json:
+            emit(asdict(finding))
+        else:
+            typer.echo(f"{finding.wrong}: {finding.mended}" if finding.mended else finding.wrong)
+    wrong = sum(not finding.mended for finding in findings)
+    say(f"{run} is sound" if not wrong else f"{wrong} things are wrong and were not repaired")
+    if wrong:
+        raise typer.Exit(ModelError.exit_code)

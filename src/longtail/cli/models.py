@@ -70,38 +70,34 @@ def train(
     """Fit a recipe to a data set and write the model folder."""
     from longtail.data.formats import load
     from longtail.pipeline import estimate, evaluate, fit, need_memory
+    from longtail.training.scratch import begin, training
 
     more = [f"{name}={value}" for name, value in (("seed", seed), ("ensemble", ensemble)) if value is not None]
     settings = with_settings(_start(recipe, published), [*(set_ or []), *more])
-    if (out / "config.json").exists() and not force and not dry_run:
-        raise DataError(
-            "a finished model is here", file=out, remedy="pass --force to replace it, or choose another --out"
-        )
-    with progress(f"reading {data}"):
-        loaded = load(data)
-    needs = estimate(settings, loaded.train)
+    scratch = out.with_name(out.name + ".unfinished")
     if dry_run:
+        with progress(f"reading {data}"):
+            needs = estimate(settings, load(data).train)
         emit({"memory_bytes": needs.memory_bytes, "disk_bytes": needs.disk_bytes, "seconds": round(needs.seconds, 1)})
         return
-    need_memory(needs)
-    say(f"about {size(needs.memory_bytes)} of memory, {size(needs.disk_bytes)} on disk, {needs.seconds:.0f} s")
-    scratch = out.with_name(out.name + ".unfinished")
-    if force:
-        shutil.rmtree(scratch, ignore_errors=True)
-    elif scratch.exists():
-        say(f"continuing the unfinished run in {scratch}")
-    with progress(f"fitting {settings.name} to {len(loaded.train):,} points and {len(loaded.labels):,} labels") as step:
-        model = fit(settings, loaded.train, scratch=scratch, progress=step)
-        if "validation" in loaded.splits:
-            model.metrics.update(evaluate(model, loaded.validation).to_dict())
-    model.save(out, force=force)
-    if (scratch / "log.csv").exists():
-        shutil.copy(scratch / "log.csv", out / "log.csv")
-    if (scratch / "tensorboard").exists():
-        board = out.with_name(out.name + ".tensorboard")
-        shutil.copytree(scratch / "tensorboard", board, dirs_exist_ok=True)
-        say(f"wrote {board}; see it with: tensorboard --logdir {board}")
-    shutil.rmtree(scratch, ignore_errors=True)
+    with training(out, scratch, force=force):
+        with progress(f"reading {data}"):
+            loaded = load(data)
+        if begin(scratch, {"recipe": settings.dump(), "data": loaded.train.fingerprint, "force": force}):
+            say(f"continuing the unfinished run in {scratch}")
+        needs = estimate(settings, loaded.train)
+        need_memory(needs)
+        say(f"about {size(needs.memory_bytes)} of memory, {size(needs.disk_bytes)} on disk, {needs.seconds:.0f} s")
+        what = f"fitting {settings.name} to {len(loaded.train):,} points and {len(loaded.labels):,} labels"
+        with progress(what) as step:
+            model = fit(settings, loaded.train, scratch=scratch, progress=step)
+            if "validation" in loaded.splits:
+                model.metrics.update(evaluate(model, loaded.validation).to_dict())
+        model.save(out, force=force, log=scratch / "log.csv")
+        if (scratch / "tensorboard").exists():
+            board = out.with_name(out.name + ".tensorboard")
+            shutil.copytree(scratch / "tensorboard", board, dirs_exist_ok=True)
+            say(f"wrote {board}; see it with: tensorboard --logdir {board}")
     say(f"wrote {out}")
     if model.vectors is not None and len(model.labels) > MANY:
         say(f"`longtail index {out}` makes single predictions quick")

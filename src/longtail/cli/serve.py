@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
 def serve(
     run: Annotated[Path, typer.Argument(help="A model folder that `longtail train` wrote.")],
     other: Annotated[Path | None, typer.Argument(help="A second model, to compare side by side.")] = None,
+    *,
     host: Annotated[
         str, typer.Option(help="The address to listen at; one that others can reach needs --api-key.")
     ] = "127.0.0.1",
@@ -41,6 +42,12 @@ def serve(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen at any address without a key: everybody may change labels.")
     ] = False,
+    public: Annotated[
+        bool, typer.Option("--public", help="Answer /metrics and /openapi.json without the key.")
+    ] = False,
+    access_log: Annotated[
+        Path | None, typer.Option(help="Append a JSON line for each request, without texts; - is standard error.")
+    ] = None,
 ) -> None:
     """Serve predictions over HTTP, with a web page to try the model; Ctrl-C stops, SIGHUP reloads the model."""
     for package in PACKAGES:
@@ -52,7 +59,10 @@ def serve(
 
     configure_logging()
     runs = (run,) if other is None else (run, other)
-    settings = Settings(runs, host=host, port=port, workers=workers, api_key=api_key, insecure=insecure)
+    settings = Settings(
+        runs, host=host, port=port, workers=workers, api_key=api_key, insecure=insecure, public=public,
+        access_log=access_log,
+    )  # fmt: skip
     listener = listen(settings)
     address = f"[{host.strip('[]')}]" if ":" in host else host
     url = f"http://{address}:{listener.getsockname()[1]}"

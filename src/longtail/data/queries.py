@@ -15,6 +15,7 @@ from longtail.errors import DataError
 
 BLOCK = 4096  # most texts of a block
 PIECE = 1 << 18  # most bytes of a read
+LONGEST = 64 * 2**20  # bytes of a line: no text is longer, and a packed file may hold nothing else
 GZIP = b"\x1f\x8b"
 
 
@@ -67,7 +68,7 @@ def _blocks(lines: Iterable[bytes], name: str) -> Iterator[list[bytes]]:
         return
     try:
         packed = lines.peek(2).startswith(GZIP)
-        for available in _available_lines(gzip.GzipFile(fileobj=lines) if packed else lines):
+        for available in _available_lines(gzip.GzipFile(fileobj=lines) if packed else lines, name):
             for start in range(0, len(available), BLOCK):
                 yield available[start : start + BLOCK]
     except (EOFError, gzip.BadGzipFile, zlib.error) as reason:
@@ -75,11 +76,15 @@ def _blocks(lines: Iterable[bytes], name: str) -> Iterator[list[bytes]]:
         raise DataError(complaint, file=name, remedy="copy or compress the file again") from None
 
 
-def _available_lines(file: io.BufferedReader | gzip.GzipFile) -> Iterator[list[bytes]]:
+def _available_lines(file: io.BufferedReader | gzip.GzipFile, name: str) -> Iterator[list[bytes]]:
     """Yield the lines that every read completes: what a pipe or a terminal has at hand, never waiting for more."""
     partial: list[bytes] = []  # the pieces of a line whose end has not been read
+    length = 0  # of these
     while piece := file.read1(PIECE):
         *complete, tail = piece.split(b"\n")
+        length = len(tail) if complete else length + len(tail)
+        if length > LONGEST:
+            raise DataError(f"a line of more than {LONGEST >> 20} MB", file=name, remedy="cut it into shorter texts")
         if complete:
             yield [b"".join([*partial, complete[0]]), *complete[1:]]
             partial = []

@@ -27,8 +27,9 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from longtail.errors import ModelError
-from longtail.files import read_json, whole_file
+from longtail.files import read_json
 from longtail.types import Texts, rows_of
+from longtail.whole import whole_file
 
 PADDING, UNKNOWN = "[pad]", "[unk]"  # no text can hold them: cleaning takes the brackets away
 FILE = "tokenizer.json"

@@ -21,11 +21,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from longtail.arrays import Array, checked
 from longtail.data.function_words import function_words
 from longtail.data.spelling import Shares, Spelling
 from longtail.files import read_arrays, read_texts, write_arrays, write_texts
 from longtail.types import Floats, Ints, Texts
 
+SCHEMA = (Array("idf", ("vocabulary",), low=1e-6),)  # bags are divided by their length, which must not be zero
 MEMO = 1_000_000  # texts whose bags are kept at most
 FUNCTION = np.float32(5)  # idf of function words at most: titles have too few of them
 UNKNOWN = 2**16  # unknown words whose readings are kept at most
@@ -220,7 +222,9 @@ class Words:
     def load(cls, folder: Path, *, pairs: bool = False) -> Words:
         """Open what `save` wrote."""
         vocabulary = read_texts(folder / f"{_name(pairs)}.arrow")["text"]
-        return cls(vocabulary, read_arrays(folder / f"{_name(pairs)}.safetensors")["idf"], pairs)
+        arrays = read_arrays(folder / f"{_name(pairs)}.safetensors")
+        (idf,) = checked(arrays, SCHEMA, vocabulary=len(vocabulary))
+        return cls(vocabulary, idf, pairs)
 
 
 def _counts(

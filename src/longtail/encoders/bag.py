@@ -14,10 +14,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from pydantic import Field
 
+from longtail.arrays import Array, checked
 from longtail.data.tokens import Words
 from longtail.data.vectors import word_vectors
 from longtail.encoders.inputs import Bags
-from longtail.errors import ModelError
 from longtail.parts import Arrays, Encoder, Inputs, Network, Query, Tower
 from longtail.records import Cost, Sizes, record
 from longtail.types import Floats
@@ -120,9 +120,7 @@ def start_words(settings: Any, tokenizer: Any, inputs: Sequence[Inputs], seed: i
 
 def checked_words(arrays: Mapping[str, NDArray[Any]], count: int, dim: int) -> Floats:
     """Return the word vectors of a model file if they fit its vocabulary."""
-    vectors: Floats = arrays["words"]
-    if vectors.ndim != 2 or vectors.shape != (count, dim):
-        raise ModelError("the word vectors do not fit the vocabulary; train again")
+    (vectors,) = checked(arrays, (Array("words", ("vocabulary", "dim")),), vocabulary=count, dim=dim)
     return vectors
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from longtail.encoders.ordered import OrderedEncoder
 from longtail.records import record
+
+Kernel = Annotated[int, Field(ge=1, le=512)]
 
 
 @record
@@ -20,7 +22,7 @@ class Cnn(OrderedEncoder):
         "start": "init", "words": "max_tokens", "vector": "width", "windows": "kernel_sizes", "stretches": "pools",
     }  # fmt: skip
     filters: int = Field(default=128, ge=1, le=4096)
-    kernel_sizes: tuple[int, ...] = (2, 4, 8)
+    kernel_sizes: tuple[Kernel, ...] = Field(default=(2, 4, 8), min_length=1, max_length=16)
     pools: int = Field(default=2, ge=1, le=64)  # stretches of the text of which each gives its maximum
     width: int = Field(default=512, ge=1, le=8192)
     dropout: float = Field(default=0.5, ge=0, lt=1)

@@ -16,8 +16,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from pydantic import Field
 
+from longtail.arrays import Array, checked
 from longtail.encoders.heads import activated
-from longtail.errors import ModelError, RecipeError
+from longtail.errors import RecipeError
 from longtail.machine import product
 from longtail.parts import Arrays, BuiltHead, Head, Network
 from longtail.records import record
@@ -76,12 +77,13 @@ class Convolved(Head):
     def open(self, arrays: Mapping[str, NDArray[Any]], name: str, width: int) -> FrozenConvolved:
         """Find the arrays of a model file."""
         inner, channels, dim = self.inner_width(width), (self.channels,), self.out_width(width)
-        shapes = {"kernels": (self.channels, self.channels, KERNEL), "offset": channels, "scale": channels}
+        shapes: dict[str, tuple[int, ...]] = {
+            "kernels": (self.channels, self.channels, KERNEL),
+            "offset": channels,
+            "scale": channels,
+        }
         shapes |= {"shift": channels, "weight": (dim, inner), "bias": (dim,)}
-        found = {key: arrays[f"{name}.{key}"] for key in shapes}
-        if any(found[key].shape != shape for key, shape in shapes.items()):
-            raise ModelError(f"the layer {name} has a shape that does not fit; train again")
-        return FrozenConvolved(**found)
+        return FrozenConvolved(*checked(arrays, [Array(f"{name}.{key}", shape) for key, shape in shapes.items()]))
 
 
 @dataclass(frozen=True, eq=False)

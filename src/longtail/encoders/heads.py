@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from scipy.special import erf
 
-from longtail.errors import ModelError
+from longtail.arrays import Array, checked
 from longtail.machine import product
 from longtail.parts import Arrays, BuiltHead, Head, Network
 from longtail.records import record
@@ -146,9 +146,8 @@ class Project(Head):
 
     def open(self, arrays: Mapping[str, NDArray[Any]], name: str, width: int) -> FrozenProject:
         """Find the arrays of a model file."""
-        weight, bias = (arrays[f"{name}.{key}"] for key in ("weight", "bias"))
-        if weight.shape != (self.dim, width) or bias.shape != (self.dim,):
-            raise ModelError(f"the layer {name} has a shape that does not fit; train again")
+        schema = Array(f"{name}.weight", (self.dim, width)), Array(f"{name}.bias", (self.dim,))
+        weight, bias = checked(arrays, schema)
         return FrozenProject(weight, bias, self.tanh)
 
 
@@ -179,9 +178,8 @@ def opened(
     arrays: Mapping[str, NDArray[Any]], name: str, width: int, more: tuple[str, str]
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Find a square layer of a model file, and two vectors more, if they fit."""
-    weight, bias, *rest = (arrays[f"{name}.{key}"] for key in ("weight", "bias", *more))
-    if weight.shape != (width, width) or any(part.shape != (width,) for part in (bias, *rest)):
-        raise ModelError(f"the layer {name} has a shape that does not fit; train again")
+    vectors = [Array(f"{name}.{key}", (width,)) for key in ("bias", *more)]
+    weight, bias, *rest = checked(arrays, [Array(f"{name}.weight", (width, width)), *vectors])
     return weight, bias, rest[0], rest[1]
 
 

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from longtail.arrays import FLOATS, INTS, LARGEST, Array, checked
 from longtail.data.sequences import Sequences
 from longtail.data.tokens import Words
 from longtail.encoders.bag import checked_words, start_words, word_cost
 from longtail.encoders.inputs import Bags, Ordered
-from longtail.errors import ModelError
 from longtail.labels.blocks import same_edges, unit_rows
 from longtail.parts import Arrays, Encoder, Inputs, Network, Query, Tower, below
 from longtail.records import Cost, Sizes, record
@@ -68,10 +68,16 @@ class OrderedEncoder(Encoder):
     def open(self, arrays: Mapping[str, NDArray[Any]], tokenizer: Sequences) -> FrozenOrdered:
         """Put the encoder of a model file together."""
         vectors = checked_words(arrays, len(tokenizer), self.dim)
-        weights: Floats = arrays["weights"]
-        if weights.shape != (len(tokenizer),):
-            raise ModelError("the weights of words do not fit the vocabulary; train again")
-        return FrozenOrdered(tokenizer, vectors, self, below(arrays, "encoder."), weights)
+        (weights,) = checked(arrays, (Array("weights", ("vocabulary",)),), vocabulary=len(tokenizer))
+        return FrozenOrdered(tokenizer, vectors, self, self._parameters(below(arrays, "encoder.")), weights)
+
+    def _parameters(self, arrays: Arrays) -> Arrays:
+        """Return the arrays of the layers if they fit; nothing is made of them yet."""
+        import torch  # noqa: PLC0415  (for the models that need it)
+
+        with torch.device("meta"):
+            wanted = self.layers(0).state_dict()
+        return checked_layers(arrays, wanted)
 
     def cost(self, sizes: Sizes) -> Cost:
         """Count word vectors, their optimiser state, and what the layers keep of a batch for its way back."""
@@ -114,10 +120,12 @@ class FrozenSequence(ABC):
         return Ordered(self.ids(query.texts) if query.inputs is None else query.inputs.ids)
 
     def encode_inputs(self, inputs: Ordered) -> Floats:
-        """Encode token ids as (N, D)."""
+        """Encode token ids as (N, D), zero where a text has none: layers have a bias, which is no answer."""
         out = np.empty((len(inputs), self.settings.width), np.float32)
         for start in range(0, len(inputs), self.chunk):
-            out[start : start + self.chunk] = self.encode_ids(inputs.ids[start : start + self.chunk])
+            some = slice(start, start + self.chunk)
+            empty = ~(inputs.ids[some] > 0).any(axis=1, keepdims=True)
+            out[some] = np.where(empty, np.float32(0), self.encode_ids(inputs.ids[some]))
         return out
 
     def operations(self) -> int:
@@ -145,11 +153,7 @@ class FrozenOrdered(FrozenSequence):
         import torch  # noqa: PLC0415  (for the models that need it)
 
         layers = self.settings.layers(0)
-        wanted, given = layers.state_dict(), self.parameters
-        wrong = set(wanted) ^ set(given) or [n for n in wanted if wanted[n].shape != given[n].shape]
-        if wrong:
-            raise ModelError(f"the layers of the encoder do not fit its settings ({sorted(wrong)[0]}); train again")
-        layers.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in given.items()})
+        layers.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in self.parameters.items()})
         return layers.eval().requires_grad_(False)
 
     def ids(self, texts: Sequence[str]) -> NDArray[np.int32]:
@@ -170,6 +174,16 @@ class FrozenOrdered(FrozenSequence):
         """Name the arrays for a model file."""
         arrays: Arrays = {"words": self.vectors, "weights": self.weights}
         return arrays | {f"encoder.{name}": array for name, array in self.parameters.items()}
+
+
+def checked_layers(arrays: Mapping[str, NDArray[Any]], wanted: Mapping[str, Any]) -> Arrays:
+    """Return the arrays of layers in torch if they fit; whole numbers are counts, or places in a list as long."""
+    schema = []
+    for name, tensor in wanted.items():
+        shape, whole = tuple(tensor.shape), not tensor.is_floating_point()
+        high = len(tensor) - 1 if whole and shape else LARGEST
+        schema.append(Array(name, shape, INTS if whole else FLOATS, 0 if whole else -LARGEST, high))
+    return dict(zip(wanted, checked(arrays, schema), strict=True))
 
 
 def weighed(inputs: Ordered, weights: Floats) -> Bags:

@@ -106,7 +106,12 @@ class Transformer(Encoder):
 
     def open(self, arrays: Mapping[str, NDArray[Any]], tokenizer: Pretrained) -> FrozenTransformer:
         """Put the encoder of a model file together."""
-        return FrozenTransformer(tokenizer, self, below(arrays, "encoder."))
+        from longtail.encoders.towers.transformer import fitting  # noqa: PLC0415  (torch)
+
+        limit = tokenizer.config.get("max_position_embeddings")
+        if isinstance(limit, int) and self.max_tokens > limit:
+            raise ModelError(f"the encoder takes {limit} tokens, not {self.max_tokens}; train again")
+        return FrozenTransformer(tokenizer, self, fitting(tokenizer, below(arrays, "encoder.")))
 
     def cost(self, sizes: Sizes) -> Cost:
         """Count the weights of six layers and of tokens with their moments, and what a chunk keeps for its way back."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.errors import DataError, ModelError, ResourceError
+from longtail.whole import held
 
 FILE = "labels.journal.jsonl"
 LARGEST = 2**30  # bytes of a journal that is still read
@@ -69,14 +70,12 @@ class Journal:
         self._read()
         return self.changes != before
 
-    def append(self, change: Change, allowed: Callable[[Sequence[Change]], None] = lambda _: None) -> None:
-        """Write a change and wait until the disk has it; `allowed` sees what is in force and may refuse."""
-        record: dict[str, Any] = {"do": "remove", "labels": list(change.labels)} if isinstance(change, Removed) else {}
-        if isinstance(change, Added):
-            record = {"do": "add", "texts": list(change.texts), "ids": None if change.ids is None else list(change.ids)}
+    def append(self, change: Change | Callable[[Sequence[Change]], Change]) -> None:
+        """Write a change, or what a function makes of those in force, and wait until the disk has it."""
         with self.changing() as write:
-            allowed(self.changes)
-            write(record)
+            change = change if isinstance(change, Change) else change(self.changes)
+            record: dict[str, Any] = {"do": "add"} if isinstance(change, Added) else {"do": "remove"}
+            write(record | {name: value and list(value) for name, value in vars(change).items()})
 
     def undo(self) -> Change:
         """Take the last change in force back, and return it."""
@@ -93,14 +92,15 @@ class Journal:
     @contextmanager
     def changing(self) -> Iterator[Callable[[dict[str, Any]], None]]:
         """Keep other writers away, read what they wrote, and yield a function that appends a record."""
-        handle = self._locked()
-        try:
-            if self._current() != self._model:
-                raise ModelError(f"{self.path.parent}: the model was replaced; open it again")
-            self._read()
-            yield lambda record: self._write(handle, record)
-        finally:
-            os.close(handle)
+        with held(self.path.parent, shared=True):  # while the folder is replaced, nothing is written to the old one
+            handle = self._locked()
+            try:
+                if self._current() != self._model:
+                    raise ModelError(f"{self.path.parent}: the model was replaced; open it again")
+                self._read()
+                yield lambda record: self._write(handle, record)
+            finally:
+                os.close(handle)
 
     def _locked(self) -> int:
         """Open the file and wait for the turn; when the file was replaced meanwhile, take the new one."""

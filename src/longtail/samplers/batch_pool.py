@@ -17,8 +17,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from pydantic import Field
 
+from longtail.arrays import matrix_arrays, matrix_of
 from longtail.errors import RecipeError
-from longtail.files import matrix_arrays, matrix_of
 from longtail.labels.blocks import edge_rows
 from longtail.parts import Batch, BuiltSampler, Candidates, Network, Query, Sampler, States, Step
 from longtail.records import Cost, Sizes, record

@@ -72,8 +72,10 @@ class Clusters(Sampler):
 
     def open(self, arrays: Mapping[str, NDArray[Any]], width: int, over: Any = None) -> ClusterRetriever:
         """Put what was learnt about clusters together."""
-        head = None if over is None or over.head is None else over.head.open(arrays, "clusters.head", width)
-        return ClusterRetriever.of_arrays(arrays, head, self.top)
+        head, inner = None, width
+        if over is not None and over.head is not None:
+            head, inner = over.head.open(arrays, "clusters.head", width), over.head.out_width(width)
+        return ClusterRetriever.of_arrays(arrays, head, inner, self.top)
 
 
 class BuiltClusters(BuiltSampler):

@@ -60,7 +60,7 @@ class Near(BatchPool):
 
     def open(self, arrays: Mapping[str, NDArray[Any]], width: int, over: Any = None) -> NearRetriever:
         """Put centroids and points together."""
-        return NearRetriever.of_arrays(arrays, **self._settings())
+        return NearRetriever.of_arrays(arrays, width, **self._settings())
 
     def _settings(self) -> dict[str, Any]:
         return {"gamma": self.gamma, "neighbours": self.num_neighbours, "keep": self.num_candidates}

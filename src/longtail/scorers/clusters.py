@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import log_expit
 
+from longtail.arrays import Array, checked, number, places
 from longtail.errors import ModelError
 from longtail.labels.tree import Clusters
 from longtail.parts import Arrays, FrozenHead, FrozenTower, Query
@@ -22,6 +23,10 @@ from longtail.types import Floats, LabelMatrix, contains, rows_of
 
 WEIGHTS = (0.0, 0.25, 0.5, 1.0)  # of clusters, that validation points choose from
 WEIGHT = 1.0  # where there are none
+SCHEMA = (
+    Array("clusters.rows", ("clusters", "width")), Array("clusters.bias", ("clusters",)),
+    places("clusters.of", "labels", "clusters", dtypes=("int32",)), number("clusters.weight", 0, 1e6),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,12 +109,11 @@ class ClusterRetriever:
         return arrays | (self.head.arrays("clusters.head") if self.head else {})
 
     @classmethod
-    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]], head: FrozenHead | None, top: int) -> ClusterRetriever:
-        """Put the arrays of a model file together."""
-        of, rows = arrays["clusters.of"], arrays["clusters.rows"]
-        if of.ndim != 1 or (len(of) and not 0 <= of.min() <= of.max() < len(rows)):
-            raise ModelError("the clusters of the model are damaged; train again")
-        clusters = Clusters.build(of)
-        if len(clusters) != len(rows):
-            raise ModelError("the clusters of the model are damaged; train again")
-        return cls(clusters, head, rows, arrays["clusters.bias"], top, float(arrays["clusters.weight"][0]))
+    def of_arrays(
+        cls, arrays: Mapping[str, NDArray[Any]], head: FrozenHead | None, width: int, top: int
+    ) -> ClusterRetriever:
+        """Put the arrays of a model file together; clusters score vectors of that width."""
+        rows, bias, of, weight = checked(arrays, SCHEMA, width=width)
+        if not 0 < len(rows) <= len(of) or int(of.max()) != len(rows) - 1:
+            raise ModelError(f"there are {len(rows)} clusters of {len(of)} labels, not all of them used; train again")
+        return cls(Clusters.build(of), head, rows, bias, top, float(weight[0]))

@@ -16,10 +16,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from pydantic import Field
 
+from longtail.arrays import matrix_arrays, matrix_of
 from longtail.data.dataset import Split
 from longtail.data.tokens import Words
-from longtail.errors import DataError, ModelError, RecipeError
-from longtail.files import matrix_arrays, matrix_of, read_arrays, write_arrays
+from longtail.errors import DataError, RecipeError
+from longtail.files import read_arrays, write_arrays
 from longtail.parts import Proposals, Query, Run, Voice
 from longtail.records import Cost, Sizes, When, record
 from longtail.search.inverted import Inverted, entries_of
@@ -212,10 +213,9 @@ class LexicalScorer:
         """Open what `save` wrote."""
         arrays = read_arrays(folder / "lexical.safetensors")
         words = Words.load(folder, pairs=True) if settings.pairs else words
-        scorer = cls(words, Inverted.of_arrays(arrays, 2), matrix_of(arrays, "targets"), settings)
-        if scorer.near.groups[LABELS].shape[0] != len(scorer):
-            raise ModelError("the label texts of the model are damaged; train again")
-        return scorer
+        targets = matrix_of(arrays, "targets", low=0)
+        near = Inverted.of_arrays(arrays, (targets.shape[1], targets.shape[0]), len(words))
+        return cls(words, near, targets, settings)
 
 
 def normalised(scores: sp.csr_array) -> sp.csr_array:

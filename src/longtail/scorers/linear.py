@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from longtail.arrays import Array, ascends, checked, number, places
 from longtail.data.tokens import Words
 from longtail.errors import ModelError
 from longtail.files import read_arrays, write_arrays
@@ -25,6 +26,14 @@ BLOCK = 512  # queries that a thread works on at once
 TEMPER = np.float32(
     0.5
 )  # probabilities to this power are scores: what is added to other scores should not be all or nothing
+MOST_TREES = 1000
+SCHEMA = (
+    places("roots", "trees", "nodes", dtypes=("int32",)), Array("firsts", ("nodes+1",), ("int64",), 0, np.inf),
+    Array("below", ("slots",), ("int32",), -(2**31), below="nodes"), Array("biases", ("slots",)),
+    Array("node_ends", ("nodes",), ("int64",), 0, np.inf), places("words", "terms", "vocabulary", dtypes=("int32",)),
+    Array("word_ends", ("terms",), ("int64",), 0, np.inf), Array("children", ("entries",), ("int32",), 0),
+    Array("weights", ("entries",)),
+)  # fmt: skip
 NEW_SLOPE, NEW_BIAS = 2.0, -1.0  # a new label's row: its own text has margin 1, a text without its words -1
 
 
@@ -49,24 +58,16 @@ class Forest:
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, NDArray[Any]], labels: int, vocabulary: int) -> Forest:
         """Put the arrays of a model file together, after checking that every place that they name is there."""
-        forest = cls(**{own.name: arrays[own.name] for own in fields(cls)})
-        forest.check(labels, vocabulary)
+        forest = cls(*checked(arrays, SCHEMA, vocabulary=vocabulary))
+        forest.check(labels)
         return forest
 
-    def check(self, labels: int, vocabulary: int) -> None:
+    def check(self, labels: int) -> None:
         """Refuse arrays that lead a search astray."""
         nodes, slots, terms, entries = (len(a) for a in (self.node_ends, self.below, self.words, self.weights))
-        kinds = {
-            "roots": np.int32, "firsts": np.int64, "below": np.int32, "biases": np.float32, "node_ends": np.int64,
-            "words": np.int32, "word_ends": np.int64, "children": np.int32, "weights": np.float32,
-        }  # fmt: skip
-        sound = all(getattr(self, name).dtype == kind and getattr(self, name).ndim == 1 for name, kind in kinds.items())
-        sound = sound and len(self.roots) > 0 and nodes > 0 and len(self.firsts) == nodes + 1
-        sound = sound and len(self.biases) == slots and len(self.word_ends) == terms and len(self.children) == entries
-        sound = sound and _ascends(self.firsts, 0, slots) and _ascends(self.node_ends, None, terms)
-        sound = sound and _ascends(self.word_ends, None, entries) and _inside(self.words, 0, vocabulary)
-        sound = sound and _inside(self.roots, 0, nodes) and _inside(self.below, -labels, nodes)
-        sound = sound and bool(np.isfinite(self.weights).all() and np.isfinite(self.biases).all())
+        sound = 0 < len(self.roots) <= MOST_TREES and nodes > 0 and int(self.below.min(initial=0)) >= -labels
+        sound = sound and ascends(self.firsts, 0, slots) and ascends(self.node_ends, None, terms)
+        sound = sound and ascends(self.word_ends, None, entries)
         if sound:
             # A child stands behind the node that it belongs to, so that every way down ends.
             behind = np.repeat(np.arange(nodes), np.diff(self.firsts))
@@ -180,20 +181,5 @@ class LinearScorer:
     def load(cls, folder: Path, words: Words, beam: int) -> LinearScorer:
         """Open what `save` wrote."""
         arrays = read_arrays(folder / FILE)
-        if arrays["labels"].shape != (1,) or not 0 < int(arrays["labels"][0]) < 2**31:
-            raise ModelError(f"{FILE}: the number of labels is damaged; train again")
-        count = int(arrays["labels"][0])
-        return cls(words, Forest.of_arrays(arrays, count, len(words)), count, beam)
-
-
-def _ascends(ends: NDArray[np.int64], first: int | None, last: int) -> bool:
-    """Return whether places ascend, from `first` if it is given, to `last`; compared, as differences may overflow."""
-    if len(ends) == 0:
-        return last == 0
-    begins = ends[0] >= 0 if first is None else ends[0] == first
-    return bool(begins and ends[-1] == last and (ends[1:] >= ends[:-1]).all())
-
-
-def _inside(places: NDArray[Any], low: int, high: int) -> bool:
-    """Return whether all places lie from `low` to below `high`."""
-    return len(places) == 0 or bool(places.min() >= low and places.max() < high)
+        (count,) = checked(arrays, (number("labels", 1, len(arrays.get("below", ())), ("int64",)),))
+        return cls(words, Forest.of_arrays(arrays, int(count[0]), len(words)), int(count[0]), beam)

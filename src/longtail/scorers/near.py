@@ -16,8 +16,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from longtail.arrays import Array, ascends, checked, matrix_arrays, matrix_of, number, places
 from longtail.errors import ModelError
-from longtail.files import matrix_arrays, matrix_of
 from longtail.labels.blocks import assembled, edge_rows
 from longtail.labels.tree import clusters
 from longtail.parts import Arrays, FrozenTower, Query
@@ -31,6 +31,10 @@ GAMMA, KEEP = 0.075, 500  # the weight of points, and the labels kept of each sh
 STEEP = 5  # of the probability of a cosine. References: [SiameseXML]
 BETAS = np.linspace(0.1, 0.9, 9)
 BETA = 0.5  # where no validation points decide
+SCHEMA = (
+    Array("near.centroids", ("centroids", "width")), places("near.labels", "centroids", "labels", dtypes=("int32",)),
+    Array("near.points", ("points", "width")), number("near.beta", 0, 1),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,16 +139,14 @@ class NearRetriever:
         return arrays | {"near.beta": np.array([self.beta])} | matrix_arrays("near.targets", self.targets)
 
     @classmethod
-    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]], **settings: Any) -> NearRetriever:
+    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]], width: int, **settings: Any) -> NearRetriever:
         """Put the arrays of a model file together."""
-        targets = matrix_of(arrays, "near.targets")
-        beta = float(arrays["near.beta"][0])
-        rows, label_of, points = (arrays[f"near.{name}"] for name in ("centroids", "labels", "points"))
-        if label_of.shape != (len(rows),) or (np.diff(label_of) < 0).any() or len(points) != targets.shape[0]:
-            raise ModelError("what is near in the model is damaged; train again")
-        if not np.array_equal(np.unique(label_of), np.arange(targets.shape[1])):
-            raise ModelError("what is near in the model does not fit its labels; train again")
-        return cls(rows, label_of, points, targets, beta, False, **settings)
+        targets = matrix_of(arrays, "near.targets", low=0)
+        count = targets.shape[1]
+        rows, label_of, points, beta = checked(arrays, SCHEMA, width=width, labels=count, points=targets.shape[0])
+        if not ascends(label_of, 0, count - 1) or (label_of[1:] > label_of[:-1] + 1).any():
+            raise ModelError("the array near.labels does not name every label in order; train again")
+        return cls(rows, label_of, points, targets, float(beta[0]), False, **settings)
 
 
 def _by_largest(values: Floats, starts: NDArray[Any], mask: NDArray[np.bool_]) -> Floats:

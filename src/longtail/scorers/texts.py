@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from longtail.errors import ModelError
+from longtail.arrays import Array, checked
 from longtail.parts import Arrays, FrozenHead
 from longtail.types import Floats
 
@@ -97,11 +97,6 @@ class TextRows:
 def open_combine(arrays: Mapping[str, NDArray[Any]], by: str, parts: int, width: int) -> Combine:
     """Find how vectors are combined in the arrays of a model file."""
     if by == "gates":
-        gates = arrays["texts.gates"]
-        if gates.shape != (parts, width):
-            raise ModelError("the gates of label vectors have a shape that does not fit; train again")
-        return FrozenGates(gates)
-    shares, offset = arrays["texts.shares"], arrays["texts.offset"]
-    if shares.shape != (parts, parts * width) or offset.shape != (parts,):
-        raise ModelError("the attention of label vectors has a shape that does not fit; train again")
-    return FrozenAttention(shares, offset)
+        return FrozenGates(*checked(arrays, (Array("texts.gates", (parts, width)),)))
+    schema = Array("texts.shares", (parts, parts * width)), Array("texts.offset", (parts,))
+    return FrozenAttention(*checked(arrays, schema))

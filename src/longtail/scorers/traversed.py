@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from longtail.files import matrix_arrays
+from longtail.arrays import matrix_arrays
 from longtail.labels.blocks import edge_rows
 from longtail.parts import Arrays, Query
 from longtail.scorers.wrapped import Wrapped

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from longtail.arrays import Array, checked
 from longtail.errors import ModelError
 from longtail.labels.blocks import edge_rows
 from longtail.parts import Arrays, FrozenHead, FrozenTower, LabelStore, Near, Query, Retriever
@@ -25,6 +26,7 @@ from longtail.stores.memory import MemoryStore
 from longtail.types import Floats, Ints, best_of
 
 BLOCK = 1024  # texts that pass the head at once
+SCHEMA = Array("labels", ("labels", "width")), Array("bias", ("labels",))
 SAMPLE = 1000  # trained labels that the length of new vectors is taken from
 
 
@@ -289,9 +291,7 @@ class VectorScorer:
         texts_through_head: bool = True, text_rows: TextRows | None = None, reads_labels: bool = True,
     ) -> VectorScorer:  # fmt: skip
         """Put the arrays of a model file together and check that they fit each other."""
-        labels, bias = arrays["labels"], arrays["bias"]
-        if labels.shape != (len(bias), width):
-            raise ModelError("the shapes of label vectors disagree; train again")
+        labels, bias = checked(arrays, SCHEMA, width=width)
         store = MemoryStore.of(labels, bias)
         return cls(tower, project, store, texts_through_head, text_rows=text_rows, reads_labels=reads_labels)
 

@@ -16,16 +16,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from longtail.arrays import Array, checked
 from longtail.errors import MissingExtra, ModelError
 from longtail.files import released
 from longtail.machine import threads
-from longtail.search.quantised import Quantised
+from longtail.search.quantised import REMEDY, Quantised
 from longtail.types import Floats, Ints, Progress
 
 M, EF_CONSTRUCTION = 32, 200
-MAX_LEVELS = 32
+MAX_LEVELS, MAX_EF = 6, 2**16  # levels that faiss gives to a row with M links at most
 BEST = 5  # results that ef_search is chosen for; for more it grows with their number
 BLOCK = 65536  # rows that are linked at once; in smaller blocks the graph gets worse
+SCHEMA = (
+    Array("hnsw.levels", ("labels",), ("int32",), 1, MAX_LEVELS),
+    Array("hnsw.neighbours", ("edges",), ("int32",), -1, below="labels"),
+    Array("hnsw.settings", (3,), ("int64",), 0, 2**31),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,28 +126,26 @@ class HNSW:
         return {f"hnsw.{name}": array for name, array in arrays.items()}
 
     @classmethod
-    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> HNSW | None:
-        """Put the arrays of a model file together, if it has them."""
+    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]], labels: int, width: int) -> HNSW | None:
+        """Put the arrays of an index file together, if it has them: over vectors of that width, or of two more."""
         if "hnsw.levels" not in arrays:
             return None
-        own = {name.removeprefix("hnsw."): array for name, array in arrays.items() if name.startswith("hnsw.")}
-        entry, m, ef_search = (int(number) for number in own["settings"])
-        graph = cls(Quantised.of_arrays(own), own["neighbours"], own["levels"], entry, m, ef_search)
+        more = 2 if "hnsw.rows" in arrays and arrays["hnsw.rows"].shape[1:] == (width + 2,) else 0
+        stored = Quantised.of_arrays(arrays, labels, width + more, "hnsw.")
+        levels, edges, settings = checked(arrays, SCHEMA, remedy=REMEDY, labels=labels)
+        entry, m, ef_search = (int(number) for number in settings)
+        graph = cls(stored, edges, levels, entry, m, ef_search)
         if not graph._sound():
-            raise ModelError("the graph of the index is damaged; make the index again")
+            raise ModelError(f"the graph of the index is damaged; {REMEDY}")
         return graph
 
     def _sound(self) -> bool:
         """Return whether every edge leads to a row that stands on the level of the edge."""
-        count, m, levels, edges = len(self.stored), self.m, self.levels, self.neighbours
-        sound = levels.dtype == np.int32 and levels.shape == (count,) and self.stored.rows.dtype == np.uint8
-        sound = sound and edges.dtype == np.int32 and edges.ndim == 1 and count > 0
-        if not sound or not (1 <= m <= 1024 and 0 <= self.entry < count and 1 <= self.ef_search <= 2**20):
-            return False
-        if not 1 <= levels.min() <= levels.max() <= MAX_LEVELS or levels[self.entry] != levels.max():
+        m, levels, edges = self.m, self.levels, self.neighbours
+        if m != M or self.entry >= len(levels) or not 1 <= self.ef_search <= MAX_EF or self.stored.step is None:
             return False
         starts = self._offsets()
-        if len(edges) != starts[-1] or edges.min() < -1 or edges.max() >= count:
+        if levels[self.entry] != levels.max() or len(edges) != starts[-1]:
             return False
         for level in range(1, int(levels.max())):
             high = np.flatnonzero(levels > level)

@@ -9,7 +9,7 @@ numbers in the lists decide which of them are looked at, so that one query and m
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sparse_dot_topn import sp_matmul_topn
 
+from longtail.arrays import matrix_arrays, matrix_of
 from longtail.errors import ModelError
-from longtail.files import matrix_arrays, matrix_of
 from longtail.machine import cores
 from longtail.types import Floats, best_of
 
@@ -177,16 +177,13 @@ class Inverted:
         return arrays
 
     @classmethod
-    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]], groups: int) -> Inverted:
-        """Put the arrays of a model file together, after checking that they fit each other."""
-        index = cls(
-            tuple(matrix_of(arrays, f"group{place}") for place in range(groups)),
-            tuple(matrix_of(arrays, f"lists{place}") for place in range(groups)),
-        )
-        for group, lists in zip(index.groups, index.lists, strict=True):
-            if group.shape != lists.shape[::-1] or group.nnz != lists.nnz or group.shape[1] != index.groups[0].shape[1]:
-                raise ModelError("the inverted index is damaged; train the model again")
-        return index
+    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]], rows: Sequence[int], words: int) -> Inverted:
+        """Put the arrays of a model file together, with so many rows in each group."""
+        groups = tuple(matrix_of(arrays, f"group{place}", count, words, low=0) for place, count in enumerate(rows))
+        lists = tuple(matrix_of(arrays, f"lists{place}", words, count, low=0) for place, count in enumerate(rows))
+        if any(one.nnz != other.nnz for one, other in zip(groups, lists, strict=True)):
+            raise ModelError("the lists of the inverted index do not hold what its rows hold; train again")
+        return cls(groups, lists)
 
 
 def entries_of(matrix: sp.csr_array, rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

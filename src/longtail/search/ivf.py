@@ -14,15 +14,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from longtail.arrays import Array, checked, number, places
 from longtail.errors import ModelError
 from longtail.labels.tree import Clusters
 from longtail.search.exact import largest, unit
 from longtail.search.hnsw import scale_ef
+from longtail.search.quantised import REMEDY
 from longtail.types import Floats, Progress
 
 CLUSTERS = 4  # times the root of the rows: so many clusters
 SAMPLE, ROUNDS = 128, 10  # rows for each cluster that k-means is fitted to, and its iterations
 BLOCK = 4096  # rows that are compared with all centroids at once
+SCHEMA = (
+    Array("ivf.centroids", ("clusters", "width")), places("ivf.of", "labels", "clusters", dtypes=("int32",)),
+    number("ivf.nprobe", 1, 2**31, ("int64",)),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,16 +86,15 @@ class IVF:
         return {f"ivf.{name}": array for name, array in arrays.items()}
 
     @classmethod
-    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> IVF | None:
-        """Put the arrays of a model file together, if it has them, after checking that they fit each other."""
+    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]], labels: int, width: int) -> IVF | None:
+        """Put the arrays of an index file together, if it has them."""
         if "ivf.of" not in arrays:
             return None
-        centroids, of, nprobe = arrays["ivf.centroids"], arrays["ivf.of"], int(arrays["ivf.nprobe"][0])
-        sound = of.ndim == 1 and of.dtype == np.int32 and len(of) > 0 and centroids.ndim == 2
-        sound = sound and 0 <= of.min() <= of.max() == len(centroids) - 1 and 1 <= nprobe <= len(centroids)
-        if not sound or centroids.dtype != np.float32 or not np.isfinite(centroids).all():
-            raise ModelError("the clusters of the index are damaged; make the index again")
-        return cls(centroids, Clusters.build(of), nprobe)
+        centroids, of, nprobe = checked(arrays, SCHEMA, remedy=REMEDY, labels=labels, width=width)
+        count = len(centroids)
+        if not 0 < count <= labels or of.max() != count - 1 or not 1 <= nprobe[0] <= count:
+            raise ModelError(f"the index has {count} clusters of {labels} labels, not all of them used; {REMEDY}")
+        return cls(centroids, Clusters.build(of), int(nprobe[0]))
 
 
 def _nearest(vectors: Floats, centroids: Floats) -> NDArray[np.int64]:

@@ -10,12 +10,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from longtail.errors import ModelError
+from longtail.arrays import Array, checked
 from longtail.search.exact import largest
 from longtail.types import Floats
 
 Precision = Literal["fp32", "fp16", "int8"]
 TYPES: dict[Precision, Any] = {"fp32": np.float32, "fp16": np.float16, "int8": np.uint8}
+REMEDY = "make the index again: longtail index"
 CELLS = 2**22  # numbers that are made floats at once
 
 
@@ -101,14 +102,10 @@ class Quantised:
         return arrays if self.low is None or self.step is None else arrays | {"low": self.low, "step": self.step}
 
     @classmethod
-    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Quantised:
-        """Put the arrays of a model file together, after checking that they fit each other."""
-        stored = cls(arrays["rows"], arrays.get("low"), arrays.get("step"))
-        bytes_ = stored.rows.dtype == np.uint8
-        sound = stored.rows.ndim == 2 and stored.rows.dtype in (np.uint8, np.float16, np.float32)
-        for part in (stored.low, stored.step):
-            sound = sound and (part is not None) == bytes_
-            sound = sound and (part is None or (part.shape == stored.rows.shape[1:] and bool(np.isfinite(part).all())))
-        if not sound:
-            raise ModelError("the vectors of the index are damaged; make the index again")
-        return stored
+    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]], labels: int, width: int, name: str = "") -> Quantised:
+        """Put the arrays of an index file together, whose names begin with `name`; bytes have a range each."""
+        shape, ranges = ("labels", "width"), (Array(f"{name}low", ("width",)), Array(f"{name}step", ("width",), low=0))
+        schema: tuple[Array, ...] = (Array(f"{name}rows", shape, ("uint8",), 0, 255), *ranges)
+        if not any(own.name in arrays for own in ranges):
+            schema = (Array(f"{name}rows", shape, ("float16", "float32")),)
+        return cls(*checked(arrays, schema, remedy=REMEDY, labels=labels, width=width))

@@ -1,8 +1,8 @@
 """REQUEST → ACCESS: the API key, and guards against requests that other web pages send.
 
 A service on loopback without a key can still be reached by a browser that shows somebody else's page. Such a page
-cannot send JSON across origins without being allowed to, and it cannot choose an address as host name: requests that
-change labels must therefore be JSON, from the same origin, and to an address or localhost.
+cannot choose an address as host name (DNS rebinding gives it a name), and it cannot send JSON across origins without
+being allowed to. So requests must be to an address or localhost, and changes of labels JSON from the same origin.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hmac
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from longtail.serve.messages import HTTPError, Scope, header
+from longtail.serve.messages import HTTPError, Scope, header, only_header
 from longtail.serve.settings import Settings, is_loopback
 
 
@@ -24,8 +24,10 @@ class Access:
         self._loopback = settings.loopback
 
     def check(self, scope: Scope) -> None:
-        """Refuse a request without the API key, if the service has one."""
+        """Refuse a request without the API key, if the service has one; without, one to a name on loopback."""
         if self._key is None:
+            if self._loopback and not _is_address(_host(scope)):
+                raise HTTPError(403, "ask at localhost or an IP address: a name is answered only with an API key")
             return
         key = header(scope, b"x-api-key")
         authorization = header(scope, b"authorization")
@@ -46,12 +48,14 @@ class Access:
             content_type = (header(scope, b"content-type") or b"").partition(b";")[0].strip().lower()
             if content_type != b"application/json":
                 raise HTTPError(415, "send the body as Content-Type: application/json")
-        host = (header(scope, b"host") or b"").decode("latin-1").lower()
-        origin = header(scope, b"origin")
-        if origin is not None and urlsplit(origin.decode("latin-1")).netloc.lower() != host:
+        origin = only_header(scope, b"origin")
+        if origin is not None and urlsplit(origin.decode("latin-1")).netloc.lower() != _host(scope):
             raise HTTPError(403, "labels can be changed from the service's own page only")
-        if self._key is None and self._loopback and not _is_address(host):
-            raise HTTPError(403, "labels can be changed at localhost or an IP address only, unless there is an API key")
+
+
+def _host(scope: Scope) -> str:
+    """Return the Host header."""
+    return (only_header(scope, b"host") or b"").decode("latin-1").lower()
 
 
 def _digest(key: bytes) -> bytes:

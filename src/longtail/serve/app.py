@@ -18,6 +18,7 @@ from fastapi.routing import APIRoute
 
 from longtail import __version__
 from longtail.serve.access import Access
+from longtail.serve.access_log import AccessLog
 from longtail.serve.batching import Batcher
 from longtail.serve.gauges import Gauges
 from longtail.serve.messages import SAFE_HEADERS, HTTPError, Receive, Scope, Send, error_answer
@@ -27,6 +28,7 @@ from longtail.serve.registry import Registry
 from longtail.serve.routes import Routes, register
 from longtail.serve.settings import Settings
 
+GUARDED = ("/metrics", "/openapi.json")  # these tell what the service is asked, and what it can do
 MAX_PATH = 200  # characters; the paths of the service are short
 PAGE = Path(__file__).parent / "page"
 FILES = {  # path → file, content type
@@ -68,6 +70,7 @@ class Service:
     def __init__(self, settings: Settings, registry: Registry, gauges: Gauges) -> None:
         self.settings, self.registry, self.gauges = settings, registry, gauges
         self.access = Access(settings)
+        self.log = None if settings.access_log is None else AccessLog(settings.access_log)
         self.batcher = Batcher(registry, settings.limits, gauges)
         self.routes = Routes(registry, self.batcher, self.access, settings.limits)
         self.app = FastAPI(
@@ -92,14 +95,17 @@ class Service:
             return
         began, path = time.perf_counter(), scope["path"]
         status = await self._respond(path, scope, receive, send)
-        self.gauges.observe(_route(path), status, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self.gauges.observe(_route(path), status, seconds)
+        if self.log is not None:
+            self.log.note(scope, _route(path), status, seconds)
 
     async def _respond(self, path: str, scope: Scope, receive: Receive, send: Send) -> int:
         """Answer a request and return the status."""
         try:
             if len(path) > MAX_PATH:
                 raise HTTPError(414, f"the path is longer than {MAX_PATH} characters")
-            if path.startswith("/v1/"):
+            if path.startswith("/v1/") or (path in GUARDED and not self.settings.public):
                 self.access.check(scope)
             if path != "/v1/predict" or scope["method"] != "POST":
                 answer = None

@@ -107,6 +107,14 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return None
 
 
+def only_header(scope: Scope, name: bytes) -> bytes | None:
+    """Return the header of a name; refuse several, of which another program might read another one."""
+    found = [bytes(value) for key, value in scope["headers"] if key == name]
+    if len(found) > 1:
+        raise HTTPError(400, f"several headers are called {name.decode()}; send one")
+    return found[0] if found else None
+
+
 async def read_body(scope: Scope, receive: Receive, limit: int, seconds: float) -> bytes:
     """Read the body, at most `limit` bytes in `seconds`."""
     length = header(scope, b"content-length")

@@ -1,6 +1,7 @@
-"""SETTINGS → RUNNING SERVICE: one process, or workers that share one port and one memory-mapped index.
+"""SETTINGS → RUNNING SERVICE: a supervisor, and workers that share one port and one memory-mapped index.
 
-Each worker listens at the same port with a socket of its own (SO_REUSEPORT), and the kernel distributes the
+A worker that dies (of memory, or because a mapped file was cut short) is replaced, also when it is the only one. Each
+worker listens at the same port with a socket of its own (SO_REUSEPORT), and the kernel distributes the
 connections: of workers that share one socket, whichever wakes first takes most of them.
 SIGTERM and SIGINT stop the service after the accepted requests; SIGHUP reloads the model folders.
 """
@@ -12,11 +13,9 @@ import gc
 import logging
 import multiprocessing
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ from longtail.serve.app import Service, create_app
 from longtail.serve.gauges import SHARED
 from longtail.serve.settings import Limits, Settings
 from longtail.serve.wire import Wire
+from longtail.whole import temporary
 
 log = logging.getLogger("longtail.serve")
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -52,10 +52,9 @@ def listen(settings: Settings) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if settings.workers > 1:
-            if settings.port and multiprocessing.parent_process() is None:
-                _check_port_free(family, settings)  # workers share the port, but not with another service
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if settings.port and multiprocessing.parent_process() is None:
+            _check_port_free(family, settings)  # workers share the port, but not with another service
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((settings.host.strip("[]"), settings.port))
     except socket.gaierror as reason:
         listener.close()
@@ -78,11 +77,15 @@ def _check_port_free(family: int, settings: Settings) -> None:
 
 def serve(settings: Settings, listener: socket.socket, *, started: Callable[[], None] = lambda: None) -> int:
     """Serve until a signal comes; return the exit code. `started` is called when requests are accepted."""
-    return (
-        _serve_in_process(settings, listener, started)
-        if settings.workers == 1
-        else _supervise(settings, listener, started)
-    )
+    if settings.workers > 1:
+        for name in THREAD_VARIABLES:
+            os.environ.setdefault(name, "1")  # parallelism comes from the workers
+    with temporary("metrics") as folder:
+        os.environ[SHARED] = str(folder)  # what the workers count together
+        try:
+            return _supervise(settings, listener, started)
+        finally:
+            del os.environ[SHARED]
 
 
 def uvicorn_config(service: Service, limits: Limits) -> uvicorn.Config:
@@ -167,10 +170,8 @@ def _worker(settings: Settings, ready: Event) -> None:
 
 def _supervise(settings: Settings, listener: socket.socket, started: Callable[[], None]) -> int:
     """Start the workers and restart dead ones, until a signal comes."""
-    for name in THREAD_VARIABLES:
-        os.environ.setdefault(name, "1")  # parallelism comes from the workers
-    os.environ[SHARED] = folder = tempfile.mkdtemp(prefix="longtail-metrics-")
-    workers = _Workers(replace(settings, port=listener.getsockname()[1]), folder)  # the listener only reserves the port
+    shared = os.environ[SHARED]
+    workers = _Workers(replace(settings, port=listener.getsockname()[1]), shared)  # the listener only reserves the port
     stop: list[int] = []
     try:
         with _signal_handlers(lambda number, _: stop.append(number)):
@@ -189,8 +190,6 @@ def _supervise(settings: Settings, listener: socket.socket, started: Callable[[]
             return 0
     finally:
         workers.kill()
-        del os.environ[SHARED]
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Workers:

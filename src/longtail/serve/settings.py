@@ -39,6 +39,8 @@ class Settings:
     workers: int = 1
     api_key: str | None = field(default=None, repr=False)
     insecure: bool = False
+    public: bool = False  # whether /metrics and /openapi.json are answered without the key
+    access_log: Path | None = None  # a JSON line for each request; "-" is standard error
     limits: Limits = Limits()
     opener: str = OPENER
 

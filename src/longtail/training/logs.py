@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from longtail.errors import MissingExtra
-from longtail.files import whole_file
+from longtail.whole import whole_file
 
 FIXED = ["stage", "epoch", "step", "loss", "learning_rate", "time"]
 

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from longtail.data.problems import Problems
+from longtail.files import regular
+from longtail.packed import largest, remedy
 from longtail.types import Texts
 
 GZIP = b"\x1f\x8b"
@@ -48,16 +50,21 @@ def has_surrogate(text: str) -> bool:
 def read_bytes(path: Path, problems: Problems) -> bytes:
     """Read a whole file, unpacked if it is gzip; of a damaged gzip file keep what can be unpacked; refuse UTF-16."""
     try:
+        size = regular(path, links=True)
         content = path.read_bytes()
     except OSError as reason:
         raise problems.fatal(
             "unreadable", f"cannot be read ({reason.strerror or reason})", file=path, remedy="give a readable file"
         ) from None
     if content.startswith(GZIP):
-        content, complaint = _unpacked(content)
+        most = largest(size)
+        content, complaint = _unpacked(content, most + 1)
+        if len(content) > most:
+            found = f"{size:,} bytes of gzip unpack to more than {most:,}"
+            raise problems.fatal("swollen gzip", found, file=path, remedy=remedy(size, 20 * most))
         if complaint:
-            remedy = "copy or compress the file again"
-            problems.error("damaged gzip", f"the gzip file is {complaint}", file=path, remedy=remedy)
+            again = "copy or compress the file again"
+            problems.error("damaged gzip", f"the gzip file is {complaint}", file=path, remedy=again)
     if content.startswith(UTF_16):
         raise problems.fatal("bad UTF-8", "the file is UTF-16", file=path, remedy="save the file as UTF-8")
     return content.removeprefix(BOM)
@@ -66,6 +73,7 @@ def read_bytes(path: Path, problems: Problems) -> bytes:
 def read_head(path: Path, size: int = HEAD) -> bytes:
     """Read the first bytes of a file, unpacked if it is gzip; an unreadable file has none."""
     try:
+        regular(path, links=True)
         with path.open("rb") as file:
             head = file.read(size)
     except OSError:

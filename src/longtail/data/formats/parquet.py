@@ -18,6 +18,7 @@ from longtail.data.formats.sidecars import read_label_lines, write_sidecars
 from longtail.data.formats.survey import SHORT, Survey
 from longtail.data.formats.values import short
 from longtail.data.problems import Problems
+from longtail.packed import parquet_table
 
 COLUMNS = ("text", "title", "content", "labels", "weights", "id", "uid")
 
@@ -62,9 +63,8 @@ def _write_table(path: Path, columns: dict[str, Any]) -> None:
 def _read_table(path: Path, problems: Problems) -> tuple[dict[str, Any], int]:
     """Read the known columns of one file as plain arrays."""
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            names = [name for name in file.schema_arrow.names if name in COLUMNS]
-            table = file.read(names or None, use_threads=False)
+        names = [name for name in pq.read_schema(path).names if name in COLUMNS]
+        table = parquet_table(path, names or None)
         columns = {}
         for name in dict.fromkeys(names):
             column = table.column(name).combine_chunks()

@@ -17,7 +17,8 @@ from longtail.data.formats.sparse import canonical
 from longtail.data.formats.survey import Survey, find_format, look_at
 from longtail.data.problems import Problems
 from longtail.errors import DataError, nearest
-from longtail.files import read_json, whole_folder, write_json
+from longtail.files import read_json, write_json
+from longtail.whole import whole_folder
 
 AUGMENTATION = "augmentation.json"  # says how training points were made, and how many of the first are the originals
 

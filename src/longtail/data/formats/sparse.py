@@ -27,6 +27,8 @@ from longtail.data.formats.lines import read_bytes, split_lines, write_texts
 from longtail.data.formats.rows import Place, Points
 from longtail.data.formats.values import short, shortest
 from longtail.data.problems import Problems
+from longtail.errors import DataError
+from longtail.packed import refuse_swollen
 
 MOST_COLUMNS = 2**31 - 1
 _NUMBER = rb"[-+]?(?:\d++\.?+\d*+|\.\d++)(?:[eE][-+]?\d++)?+"
@@ -157,6 +159,7 @@ def read_npz(path: Path, problems: Problems) -> Entries:
     """Read a CSR matrix that scipy.sparse.save_npz wrote; no pickle, and no size that is not borne out by bytes."""
     try:
         with zipfile.ZipFile(path) as archive:
+            refuse_swollen(path, sum(member.file_size for member in archive.infolist()))
             arrays = {
                 name: _array(archive.read(f"{name}.npy")) for name in ("format", "shape", "indptr", "indices", "data")
             }
@@ -170,6 +173,8 @@ def read_npz(path: Path, problems: Problems) -> Entries:
         bounds = len(ends) == rows + 1 and ends[0] == 0 and ends[-1] == len(columns) == len(values)
         if not bounds or (ends[1:] < ends[:-1]).any() or width < 0:
             raise ValueError("the arrays do not fit the shape")
+    except DataError:
+        raise
     except Exception as reason:  # zip and npy damage shows itself in a dozen exception types; every one means this
         remedy = "save it again with scipy.sparse.save_npz as CSR"
         raise problems.fatal("damaged npz", f"damaged ({short(reason)})", file=path, remedy=remedy) from None

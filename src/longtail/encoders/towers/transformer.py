@@ -14,8 +14,9 @@ from torch.nn import functional
 
 from longtail.data.pretrained import Pretrained
 from longtail.encoders.inputs import Ordered
+from longtail.encoders.ordered import checked_layers
 from longtail.encoders.transformer import FrozenTransformer, Transformer, need_transformers
-from longtail.errors import ModelError, RecipeError
+from longtail.errors import ModelError, RecipeError, one_line
 from longtail.labels.tree import Clusters
 from longtail.parts import Arrays, Inputs, Network, States, Step, Table
 from longtail.types import Floats
@@ -84,34 +85,44 @@ class TransformerTower:
 
 def layers_of(tokenizer: Pretrained, arrays: Mapping[str, NDArray[Any]]) -> nn.Module:
     """Make the layers that a configuration describes, with these weights, and without what pools in its own way."""
+    given = fitting(tokenizer, arrays)
+    layers = _encoder(_settings(tokenizer))
+    layers.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in given.items()})
+    return layers
+
+
+def fitting(tokenizer: Pretrained, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    """Return the weights of the layers that a configuration describes, if they fit; nothing is made of them yet."""
+    settings = _settings(tokenizer)
+    try:
+        with torch.device("meta"):
+            layers: Any = _encoder(settings)
+    except Exception as reason:  # of any kind: the settings may be those of a stranger
+        raise ModelError(f"{tokenizer.source}: its settings describe no encoder ({one_line(reason)})") from None
+    prefix, wanted = f"{layers.base_model_prefix}.", layers.state_dict()
+    given = {name.removeprefix(prefix): array for name, array in arrays.items()}
+    embedded = layers.get_input_embeddings().weight.shape[0]
+    if tokenizer.last_id >= embedded:
+        raise ModelError(f"{tokenizer.source}: token {tokenizer.last_id} has no vector among {embedded}; train again")
+    return checked_layers(given, wanted)
+
+
+def _settings(tokenizer: Pretrained) -> Any:
+    """Read the settings of the transformers library."""
     library = need_transformers()
     config = dict(tokenizer.config)
     kind = str(config.pop("model_type", ""))
     if kind not in library.CONFIG_MAPPING:
         raise ModelError(f"{tokenizer.source}: transformers knows no encoder of the kind {kind!r}")
-    settings = library.AutoConfig.for_model(kind, **config)
-    with torch.device("meta"):  # nothing is made before it is known to fit
-        prefix, wanted = _shapes(library, settings)
-    given = {name.removeprefix(prefix): array for name, array in arrays.items()}
-    wrong = [name for name, shape in wanted.items() if name not in given or given[name].shape != shape]
-    if wrong:
-        raise ModelError(
-            f"{tokenizer.source}: the weight {wrong[0]} is missing or of another shape; use another encoder"
-        )
-    layers = _encoder(library, settings)
-    layers.load_state_dict({name: torch.from_numpy(np.array(given[name])) for name in wanted})
-    return layers
+    try:
+        return library.AutoConfig.for_model(kind, **config)
+    except Exception as reason:  # of any kind: the settings may be those of a stranger
+        raise ModelError(f"{tokenizer.source}: its settings describe no encoder ({one_line(reason)})") from None
 
 
-def _shapes(library: Any, settings: Any) -> tuple[str, dict[str, tuple[int, ...]]]:
-    """Return how the names of weights begin that were saved with other layers, and all shapes."""
-    layers: Any = _encoder(library, settings)
-    return f"{layers.base_model_prefix}.", {name: tuple(value.shape) for name, value in layers.state_dict().items()}
-
-
-def _encoder(library: Any, settings: Any) -> nn.Module:
+def _encoder(settings: Any) -> nn.Module:
     """Make an encoder with weights that chance decides."""
-    layers: nn.Module = library.AutoModel.from_config(settings, trust_remote_code=False)
+    layers: nn.Module = need_transformers().AutoModel.from_config(settings, trust_remote_code=False)
     if getattr(layers, "pooler", None) is not None:
         layers.pooler = None  # type: ignore[assignment]
     return layers

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from longtail.arrays import checked, number, places
 from longtail.errors import ModelError, RecipeError
 from longtail.labels.tree import Clusters, partition
 from longtail.parts import Fit, Objective, Scorer, below
@@ -59,9 +60,7 @@ class Levels(LoopStage):
         """Put the levels of a model file above the scorer of labels."""
         parents, levels = list[Clusters](), list[Any]()
         while f"tree{len(parents)}.of" in arrays:
-            of = arrays[f"tree{len(parents)}.of"]
-            if of.ndim != 1 or not len(of) or not 0 <= of.min() <= of.max() < len(of):
-                raise ModelError("the tree of the model is damaged; train again")
+            (of,) = checked(arrays, (places(f"tree{len(parents)}.of", "below", "below", dtypes=("int32",)),))
             levels.append(opened(below(arrays, f"level{len(parents)}."), led=False))
             parents.append(Clusters.build(np.array(of)))
         if not parents:
@@ -69,4 +68,5 @@ class Levels(LoopStage):
         sizes = [*(len(level) for level in levels), len(scorer)]
         if any(len(p) != n or len(p.of) != m for p, n, m in zip(parents, sizes, sizes[1:], strict=False)):
             raise ModelError("the levels of the model do not fit each other; train again")
-        return scorer.led(TreeRetriever(tuple(levels), tuple(parents), int(arrays["tree.top"][0])))
+        (top,) = checked(arrays, (number("tree.top", 1, 2**20, ("int64",)),))
+        return scorer.led(TreeRetriever(tuple(levels), tuple(parents), int(top[0])))

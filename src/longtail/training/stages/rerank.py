@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from pydantic import Field
 
-from longtail.files import matrix_arrays
+from longtail.arrays import matrix_arrays
 from longtail.parts import Fit, Query, Sampler, Scorer, below
 from longtail.records import named, record
 from longtail.scorers.reranked import RerankedScorer

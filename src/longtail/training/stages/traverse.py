@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 from pydantic import Field
 
-from longtail.errors import ModelError, RecipeError
-from longtail.files import matrix_of
+from longtail.arrays import checked, matrix_of, number
+from longtail.errors import RecipeError
 from longtail.labels.walk import normalised, random_walk
 from longtail.parts import Fit, Scorer, Stage
 from longtail.records import When, record
@@ -52,7 +52,6 @@ class Traverse(Stage):
 
     def open(self, arrays: Mapping[str, NDArray[Any]], scorer: Any, opened: Callable[..., Any]) -> Scorer:
         """Add the graph to the scorer."""
-        graph = matrix_of(arrays, "traverse.graph")
-        if graph.shape != (len(scorer), len(scorer)):
-            raise ModelError("the label graph of the model does not fit its labels; train again")
-        return TraversedScorer(scorer, graph, float(arrays["traverse.share"][0]), self.top)
+        graph = matrix_of(arrays, "traverse.graph", len(scorer), len(scorer))
+        (share,) = checked(arrays, (number("traverse.share", 0, 1),))
+        return TraversedScorer(scorer, graph, float(share[0]), self.top)
