@@ -13,6 +13,7 @@ from longtail.data.dataset import Labels, Split
 from longtail.errors import BadArgument, MissingExtra
 from longtail.pipeline import fit
 from longtail.recipe import Recipe, find_recipe
+from longtail.records import overridden
 from longtail.types import Floats, LabelMatrix, Texts, TopK, contains, label_matrix, no_pairs
 
 try:
@@ -112,9 +113,7 @@ class LongtailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _recipe(self) -> Recipe:
         """Find the recipe and apply the settings."""
-        recipe = find_recipe(self.recipe)
-        for path, value in (self.settings or {}).items():
-            recipe = recipe.override(path, value)
+        recipe = overridden(find_recipe(self.recipe), (self.settings or {}).items())
         return recipe.override("seed", self.seed)
 
     def _topk(self, texts: Iterable[str], k: int) -> tuple[TopK, Floats]:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from longtail.parts import Scorer, Tokenizer, VoiceScorer, below
 from longtail.predictions import Predictor
 from longtail.probabilities import Probabilities
 from longtail.recipe import Recipe, recipe_of
+from longtail.records import StageDone
 from longtail.scorers.ensemble import EnsembleScorer
 from longtail.scorers.fused import FusedScorer
 from longtail.scorers.lexical import LexicalScorer
@@ -88,6 +89,7 @@ class Model:
     metrics: dict[str, Any] = field(default_factory=dict)
     examples: Examples | None = None
     probabilities: Probabilities | None = None  # of scores; None where no points were held out
+    done: tuple[StageDone, ...] = ()  # by each stage of the training
 
     def __repr__(self) -> str:
         return f"Model({self.recipe.name}: {len(self.labels):,} labels, {self.points:,} points of {self.dataset})"
@@ -154,6 +156,7 @@ class Model:
             config = {"schema": SCHEMA, "recipe": self.recipe.dump(), "labels": len(self.labels), "points": self.points}
             config |= {
                 "dataset": self.dataset,
+                "done": [asdict(stage) for stage in self.done],
                 "files": {file.name: checksum(file) for file in sorted(folder.iterdir())},
             }
             write_config(folder, config)
@@ -200,13 +203,15 @@ class Model:
         points, dataset = int(config["points"]), str(config["dataset"])
         return cls(
             recipe, labels, frequencies, points, dataset, words, voices, vectors, tokenizer, metrics,
-            examples, Probabilities.load(folder),
+            examples, Probabilities.load(folder), tuple(StageDone(**stage) for stage in config.get("done", ())),
         )  # fmt: skip
 
     def card(self) -> str:
         """Write the model card."""
         lines = [f"# {self.recipe.name} on {self.dataset}", ""]
         lines += [f"A longtail model: {len(self.labels):,} labels, fitted on {self.points:,} points.", ""]
+        if self.done:
+            lines += ["What the training did, stage by stage:", "", *(f"- {stage}" for stage in self.done), ""]
         if self.metrics:
             lines += ["| metric | value |", "|---|---|"]
             lines += [f"| {name} | {value} |" for name, value in self.metrics.items() if isinstance(value, int | float)]

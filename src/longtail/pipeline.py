@@ -21,7 +21,7 @@ from longtail.model import Examples, Model
 from longtail.parts import Query, Run, Scorer, VoiceScorer
 from longtail.probabilities import fit_probabilities
 from longtail.recipe import Recipe, find_recipe
-from longtail.records import Sizes, When
+from longtail.records import Sizes, StageDone, When
 from longtail.scorers.fused import choose_weights, quality
 from longtail.types import Progress, TopK
 
@@ -58,12 +58,13 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
     settled = replace(settled, voices=tuple(voice for voice, _ in chosen))
     voices = tuple(scorer for _, scorer in chosen if scorer is not None)
     vectors = tokenizer = None
+    done: tuple[StageDone, ...] = ()
     refits = validation is not None and _refits(recipe, len(train))
     if recipe.trains:
         from longtail.training.learn import learn, shortened  # noqa: PLC0415  (torch is imported by recipes that train)
 
         told: dict[str, Any] = {"fingerprint": train.fingerprint, "progress": progress}
-        vectors, tokenizer = learn(
+        vectors, tokenizer, done = learn(
             shortened(recipe) if refits else recipe, whole if trial is None else trial, words,
             validation=validation, scratch=scratch / "choice" if scratch and refits else scratch, **told,
         )  # fmt: skip
@@ -79,14 +80,14 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
         top = model.predict_split(validation, CALIBRATED)
         model = replace(model, probabilities=fit_probabilities(top, validation.targets))
     if refits and settled.trains:
-        vectors, tokenizer = learn(recipe, whole, words, scratch=scratch, **told)
+        vectors, tokenizer, done = learn(recipe, whole, words, scratch=scratch, **told)
         model = replace(model, vectors=vectors, tokenizer=tokenizer)
     stay = validation is not None and vectors is not None and not refits  # what is costly is not done twice
     final = [
         voices[place] if stay and not voice.quick else voice.fit(whole, words, **run)
         for place, voice in enumerate(settled.voices)
     ]
-    model = replace(model, voices=tuple(final))
+    model = replace(model, voices=tuple(final), done=done if settled.trains else ())
     words.forget()
     examples = None if original.texts is None else Examples(original.texts, original.targets)
     return replace(model, examples=examples)

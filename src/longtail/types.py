@@ -21,6 +21,15 @@ CELLS = 2**22  # places of a matrix that are filled at once
 LabelMatrix: TypeAlias = sp.csr_array  # (N, L) float32, sorted indices, values in (0, 1]
 
 
+def counted(count: int, noun: str) -> str:
+    """Name so many things: one in the singular.
+
+    >>> counted(1, "label"), counted(1200, "label")
+    ('1 label', '1,200 labels')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def label_matrix(
     indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, int], values: NDArray[Any] | None = None
 ) -> LabelMatrix:

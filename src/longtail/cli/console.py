@@ -17,7 +17,7 @@ from rich.text import Text
 
 from longtail import types
 from longtail.errors import RecipeError
-from longtail.records import AnyPart, parsed
+from longtail.records import AnyPart, overridden, parsed
 
 stderr = Console(stderr=True, highlight=False)
 
@@ -73,12 +73,13 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, 
 
 def with_settings(part: AnyPart, settings: Sequence[str]) -> AnyPart:
     """Apply `--set a.b=value` settings to a recipe or a part, one after the other."""
+    pairs = []
     for setting in settings:
         path, equals, value = setting.partition("=")
         if not equals:
             raise RecipeError(f"--set {setting}: no '='; write --set name=value")
-        part = part.override(path.strip(), parsed(value))
-    return part
+        pairs.append((path.strip(), parsed(value)))
+    return overridden(part, pairs)
 
 
 def size(count: float) -> str:

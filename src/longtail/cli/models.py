@@ -39,11 +39,10 @@ def _start(recipe: str, published: str | None) -> Recipe:
     """Find a recipe, with the settings that are published for a data set if one is named."""
     from longtail.recipe import find_recipe
     from longtail.recipes.published import published_settings
+    from longtail.records import overridden
 
-    found = find_recipe(recipe)
-    for path, value in published_settings(recipe.partition("+")[0], published).items() if published else ():
-        found = found.override(path, value)
-    return found
+    settings = published_settings(recipe.partition("+")[0], published) if published else {}
+    return overridden(find_recipe(recipe), settings.items())
 
 
 def train(
@@ -94,6 +93,8 @@ def train(
         model = fit(settings, loaded.train, scratch=scratch, progress=step)
         if "validation" in loaded.splits:
             model.metrics.update(evaluate(model, loaded.validation).to_dict())
+    for stage in model.done:
+        say(f"trained {stage}")
     model.save(out, force=force)
     if (scratch / "log.csv").exists():
         shutil.copy(scratch / "log.csv", out / "log.csv")
