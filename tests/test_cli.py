@@ -127,7 +127,7 @@ def test_models_side_by_side(folder):
     assert difference["metrics"][0]["difference"] == 0
     assert difference["worse_labels"] == difference["better_points"] == []
     shown = run("compare", folder / "one", folder / "two", "--data", data).stdout
-    assert "test, 1 points" in shown
+    assert "test, 1 point" in shown
     assert "95 %" in shown
     assert "kept with the models" in run("compare", folder / "one").stdout
     assert run("compare", folder / "none").returncode == 3
@@ -311,3 +311,20 @@ def test_help_teaches():
     assert "knn" in run("recipes").stdout
     assert "gandalf" in json.loads(run("recipes", "--json").stdout)["augmentations"]
     assert "jsonl" in json.loads(run("data", "formats", "--json").stdout)
+
+
+def test_what_evaluate_measures_compare_shows_later_without_the_data(folder):
+    out = folder / "measured"
+    assert run("train", "knn", "--data", folder / "d", "--out", out).returncode == 0
+    assert json.loads((out / "metrics.json").read_text()) == {"evaluations": []}
+    before = run("compare", out)
+    assert "not evaluated" in before.stdout and "–" in before.stdout
+    done = run("evaluate", out, "--data", folder / "d", "--json")
+    assert "kept with the model" in done.stderr
+    measured = json.loads(done.stdout)
+    shown = json.loads(run("compare", out, "--json").stdout)["models"][0]
+    assert {name: shown[name] for name in measured} == measured
+    after = run("compare", out).stdout
+    assert "test, 1 point" in after and "100.0" in after and "–" not in after
+    assert run("labels", "check", out).returncode == 0
+    assert run("predict", out, "-", stdin="a cat").returncode == 0

@@ -17,7 +17,8 @@ import numpy as np
 
 from longtail.errors import MissingExtra, ModelError
 from longtail.files import read_arrays, write_arrays
-from longtail.model import Model, checksum, read_config, verify_files, write_config
+from longtail.folder import changing, checksum, read_config, verify_files, write_config
+from longtail.model import Model
 from longtail.parts import LabelStore, Query
 from longtail.scorers.fused import FusedScorer
 from longtail.search.hnsw import BEST, HNSW
@@ -70,9 +71,10 @@ def build_artefact(
     info, arrays = _choose(Trial(model), precision, leader, recall, or_exact=search == "auto")
     info = replace(info, file=f"index_{secrets.token_hex(6)}.safetensors")
     write_arrays(folder / info.file, arrays)
-    files = {name: value for name, value in config["files"].items() if name not in own}
-    files[info.file] = checksum(folder / info.file)
-    write_config(folder, {**config, "files": files, "index": asdict(info)})
+    with changing(folder) as config:
+        files = {name: value for name, value in config["files"].items() if not OWN.fullmatch(name)}
+        files[info.file] = checksum(folder / info.file)
+        write_config(folder, {**config, "files": files, "index": asdict(info)})
     for other in folder.iterdir():
         if OWN.fullmatch(other.name) and other.name != info.file:
             other.unlink()  # of an earlier index, or of a run that was killed

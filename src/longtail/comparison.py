@@ -6,8 +6,9 @@ difference that a few points decide is seen as such.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 from longtail.types import LabelMatrix, TopK, best_of, contains
 
 DRAWS = 1000
+NORMAL = 1.96  # standard errors to each side of a 95 % interval
+Interval: TypeAlias = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,31 @@ def gains(top: TopK, targets: LabelMatrix, inverse: NDArray[Any], k: int) -> Gai
     ideal_top = best_of(ideal, k)
     best = np.where(ideal_top.labels >= 0, inverse[ideal_top.labels], 0.0)
     return Gains(hits.sum(1).astype(np.float64), weights.sum(1), best.sum(1))
+
+
+def intervals(top: TopK, targets: LabelMatrix, inverse: NDArray[Any], ks: Sequence[int]) -> dict[str, Interval]:
+    """Return 95 % intervals of P@k and PSP@k in percent, by the spread over points: of means, and of a ratio of means.
+
+    >>> from longtail.types import label_matrix
+    >>> truth = label_matrix(np.arange(5), np.array([0, 1, 0, 1]), (4, 2))
+    >>> found = intervals(TopK(np.zeros((4, 1), np.int32), np.zeros((4, 1), np.float32)), truth, np.ones(2), (1,))
+    >>> [round(value) for value in found["P@1"]]
+    [1, 99]
+    """
+    out: dict[str, Interval] = {}
+    for k in ks if len(top) else ():
+        found = gains(top, targets, inverse, k)
+        out[f"P@{k}"] = _interval(found.hits, np.full(len(top), float(k)))
+        out[f"PSP@{k}"] = _interval(found.gains, found.best)
+    return out
+
+
+def _interval(gained: NDArray[np.float64], most: NDArray[np.float64]) -> Interval:
+    """Return the interval of a ratio of two sums over points, between 0 and 100."""
+    total = max(float(most.sum()), 1e-12)
+    ratio = float(gained.sum()) / total
+    wide = NORMAL * float(np.sqrt(np.square(gained - ratio * most).sum())) / total
+    return 100 * max(0.0, ratio - wide), 100 * min(1.0, ratio + wide)
 
 
 def paired(

@@ -97,10 +97,15 @@ def _written_by_us(folder: Path) -> bool:
     return not config.exists() or {"schema", "recipe", "files"} <= read_json(config, DataError).keys()
 
 
+def indented(value: object) -> str:
+    """Return indented JSON."""
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+
+
 def write_json(path: str | Path, value: object) -> None:
     """Write indented JSON, whole or not at all."""
     with whole_file(path) as partial:
-        partial.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        partial.write_text(indented(value), encoding="utf-8")
 
 
 def read_json(path: Path, error: type[LongtailError] = ModelError, *, largest: int = LARGEST_HEADER) -> dict[str, Any]:

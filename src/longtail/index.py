@@ -27,8 +27,9 @@ from longtail.data.dataset import Labels
 from longtail.data.tokens import WORD
 from longtail.errors import DataError, LongtailError, ModelError
 from longtail.explanations import Explanation, Reasons, carried, looked_at, name_of
+from longtail.folder import REPLACED, read_config, verify_files
 from longtail.labels.journal import Added, Change, Journal, Removed
-from longtail.model import Model, read_config, strings, verify_files
+from longtail.model import Model, strings
 from longtail.predictions import Groups, Predictor, Rules, predict
 from longtail.scorers.added import Additions, similar_labels
 from longtail.types import LabelMatrix, Texts, TopK, joined
@@ -36,6 +37,7 @@ from longtail.types import LabelMatrix, Texts, TopK, joined
 log = logging.getLogger("longtail")
 LARGE = 256 * 2**20  # bytes of a folder whose checksums are compared before it answers; a larger one answers meanwhile
 RANKED = 100  # labels among which an explained label is looked for
+MEASURED = ("dataset", "split", "points", "fingerprint", "date")  # what metrics were measured on
 LENGTH = 10_000  # characters of a label text
 
 
@@ -68,7 +70,7 @@ class Index:
     def __init__(self, folder: Path, model: Model, config: Mapping[str, Any]) -> None:
         self.folder, self.model = folder, model
         self.name = folder.resolve().name
-        self._files = dict(config["files"])
+        self._files = {name: value for name, value in config["files"].items() if name not in REPLACED}
         self._vectors, self.served = open_artefact(folder, model, config)
         self._scorer = replace(model.scorer, vectors=self._vectors)
         self._reasons = Reasons(model)
@@ -229,7 +231,8 @@ class Index:
             },
             "probabilities": model.probabilities is not None,
             "index": None if self.served is None else asdict(self.served),
-            "metrics": {name: value for name, value in model.metrics.items() if isinstance(value, int | float)},
+            "metrics": {name: value for name, value in model.metrics.items() if "@" in name},
+            "evaluated": {name: model.metrics.get(name) for name in MEASURED} if model.metrics else None,
         }
 
     def label(self, label: int) -> dict[str, Any]:

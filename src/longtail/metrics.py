@@ -13,7 +13,7 @@ References: [Jain et al. 2016] for PSP and PSnDCG; pyxclib and AttentionXML for 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -148,6 +148,11 @@ class Evaluation:
     bins: list[Bin]  # head first
     points: int
     propensity: Propensity
+    dataset: str = ""  # what was measured on
+    split: str = ""
+    fingerprint: str = ""
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of 95 %, in percent
+    reliability: Sequence[Any] = ()  # of probabilities: predicted, observed, count
 
     def to_dict(self) -> dict[str, Any]:
         """Return one JSON-able object: metrics at the top level, rounded to 4 decimals, then bins and settings."""
@@ -156,6 +161,11 @@ class Evaluation:
             "bins": [part.to_dict() for part in self.bins],
             "points": self.points,
             "propensity": {"a": self.propensity.a, "b": self.propensity.b},
+            "intervals": {name: [round(low, 4), round(high, 4)] for name, (low, high) in self.intervals.items()},
+            "reliability": [asdict(row) for row in self.reliability],
+            "dataset": self.dataset,
+            "split": self.split,
+            "fingerprint": self.fingerprint,
         }
 
     def __str__(self) -> str:

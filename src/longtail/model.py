@@ -6,8 +6,6 @@ metrics.json and README.md (a model card). Nothing in it is ever executed.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -20,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from longtail.card import shown, write_card
 from longtail.data.dataset import Labels, Split
 from longtail.data.tokens import Words
 from longtail.errors import DataError, ModelError, RecipeError
@@ -27,14 +26,25 @@ from longtail.files import (
     matrix_arrays,
     matrix_of,
     read_arrays,
-    read_json,
     read_texts,
     whole_folder,
     write_arrays,
     write_json,
     write_texts,
 )
+from longtail.folder import (
+    CARD,
+    METRICS,
+    SCHEMA,
+    checksum,
+    read_config,
+    read_evaluations,
+    verify_files,
+    with_evaluation,
+    write_config,
+)
 from longtail.labels.journal import FILE
+from longtail.machine import commit, versions
 from longtail.parts import Scorer, Tokenizer, VoiceScorer, below
 from longtail.predictions import Predictor
 from longtail.probabilities import Probabilities
@@ -45,7 +55,6 @@ from longtail.scorers.fused import FusedScorer
 from longtail.scorers.lexical import LexicalScorer
 from longtail.types import LabelMatrix, Texts, TopK
 
-SCHEMA = 4
 WEIGHTS = "weights.safetensors"
 
 
@@ -86,10 +95,12 @@ class Model:
     voices: tuple[VoiceScorer, ...] = ()  # scores by words
     vectors: Scorer | None = None  # scores by vectors
     tokenizer: Tokenizer | None = None  # of the encoder; `words` where it has none of its own
-    metrics: dict[str, Any] = field(default_factory=dict)
+    evaluations: tuple[Mapping[str, Any], ...] = ()  # figures and where they come from, the oldest first
     examples: Examples | None = None
     probabilities: Probabilities | None = None  # of scores; None where no points were held out
     done: tuple[StageDone, ...] = ()  # by each stage of the training
+    data: Mapping[str, Any] = field(default_factory=dict)  # what the card says of the training points
+    licence: str = ""  # under which the model may be used, for its card
 
     def __repr__(self) -> str:
         return f"Model({self.recipe.name}: {len(self.labels):,} labels, {self.points:,} points of {self.dataset})"
@@ -151,15 +162,10 @@ class Model:
                     part.save(folder)
             if self.vectors is not None:
                 write_arrays(folder / WEIGHTS, self.vectors.arrays())
-            write_json(folder / "metrics.json", self.metrics)
-            (folder / "README.md").write_text(self.card(), encoding="utf-8")
-            config = {"schema": SCHEMA, "recipe": self.recipe.dump(), "labels": len(self.labels), "points": self.points}
-            config |= {
-                "dataset": self.dataset,
-                "done": [asdict(stage) for stage in self.done],
-                "files": {file.name: checksum(file) for file in sorted(folder.iterdir())},
-            }
-            write_config(folder, config)
+            config = {"schema": SCHEMA, **self.facts(), "made": {"longtail": commit(), **versions()}}
+            write_json(folder / METRICS, {"evaluations": self.evaluations})
+            (folder / CARD).write_text(write_card(config, self.evaluations), encoding="utf-8")
+            write_config(folder, config | {"files": {file.name: checksum(file) for file in sorted(folder.iterdir())}})
             before = Path(path)
             if (before / FILE).is_file() and _same(before / "labels.parquet", folder / "labels.parquet"):
                 shutil.copy2(before / FILE, folder / FILE)  # labels that were added and removed stay so
@@ -199,25 +205,37 @@ class Model:
         counts |= {examples.targets.shape[1]} if examples else set()
         if len(counts) > 1:
             raise ModelError(f"{folder}: its files disagree on the number of labels; train again")
-        metrics = read_json(folder / "metrics.json")
         points, dataset = int(config["points"]), str(config["dataset"])
         return cls(
-            recipe, labels, frequencies, points, dataset, words, voices, vectors, tokenizer, metrics,
+            recipe, labels, frequencies, points, dataset, words, voices, vectors, tokenizer, read_evaluations(folder),
             examples, Probabilities.load(folder), tuple(StageDone(**stage) for stage in config.get("done", ())),
+            config.get("data", {}), str(config.get("licence", "")),
         )  # fmt: skip
 
-    def card(self) -> str:
-        """Write the model card."""
-        lines = [f"# {self.recipe.name} on {self.dataset}", ""]
-        lines += [f"A longtail model: {len(self.labels):,} labels, fitted on {self.points:,} points.", ""]
-        if self.done:
-            lines += ["What the training did, stage by stage:", "", *(f"- {stage}" for stage in self.done), ""]
-        if self.metrics:
-            lines += ["| metric | value |", "|---|---|"]
-            lines += [f"| {name} | {value} |" for name, value in self.metrics.items() if isinstance(value, int | float)]
-            lines += [""]
-        lines += [self.tokenizer.credits, ""] if self.tokenizer is not None and self.tokenizer.credits else []
-        return "\n".join([*lines, "Use it: `longtail predict <this folder> texts.txt`.", ""])
+    def facts(self) -> dict[str, Any]:
+        """Return what config.json and the model card say of the model, in plain values."""
+        credits = "" if self.tokenizer is None else self.tokenizer.credits
+        return {
+            "recipe": self.recipe.dump(),
+            "labels": len(self.labels),
+            "points": self.points,
+            "dataset": self.dataset,
+            "done": [asdict(stage) for stage in self.done],
+            "data": self.data,
+            "licence": self.licence,
+            "credits": credits,
+            "probabilities": self.probabilities is not None,
+            "examples": self.examples is not None,
+        }
+
+    def kept(self, evaluation: Mapping[str, Any]) -> Model:
+        """Return the same model with the figures of an evaluation, as `Evaluation.to_dict` gives them."""
+        return replace(self, evaluations=with_evaluation(self.evaluations, evaluation))
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """The figures that stand for the model: the last ones on test points, or else the last ones."""
+        return shown(self.evaluations)
 
 
 def open_scorer(recipe: Recipe, arrays: Mapping[str, NDArray[Any]], tokenizer: Any) -> Scorer:
@@ -264,57 +282,9 @@ def strings(texts: Iterable[str]) -> list[str]:
     return listed
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """Read the settings of a model folder and check their seal, their version and the names of the files."""
-    config = read_json(folder / "config.json")
-    if config.get("schema") != SCHEMA:
-        raise ModelError(
-            f"{folder}: written by another version of longtail (schema {config.get('schema')!r}, this one reads "
-            f"{SCHEMA}); train again"
-        )
-    if config.get("checksum") != _seal({name: value for name, value in config.items() if name != "checksum"}):
-        raise ModelError(f"{folder / 'config.json'}: changed since it was written; train again or copy it again")
-    files = config.get("files")
-    if not isinstance(files, dict) or any(Path(name).name != name for name in files):
-        raise ModelError(f"{folder / 'config.json'}: names files outside of the folder; do not use this model")
-    for name in files:
-        if (folder / name).exists() and not (folder / name).is_file():
-            raise ModelError(f"{folder / name}: not a file; do not use this model")
-    return config
-
-
-def write_config(folder: Path, config: Mapping[str, Any]) -> None:
-    """Write the settings of a model folder with their seal, whole or not at all."""
-    config = {name: value for name, value in config.items() if name != "checksum"}
-    write_json(folder / "config.json", config | {"checksum": _seal(config)})
-
-
-def verify_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Read files whole and compare their checksums."""
-    for name, expected in files.items():
-        remedy = f"make it again: longtail index {folder}" if name.startswith("index_") else "copy the folder again"
-        try:
-            sound = checksum(folder / name) == expected
-        except OSError as reason:
-            raise ModelError(f"{folder / name}: cannot be read ({reason.strerror}); {remedy}") from None
-        if not sound:
-            raise ModelError(f"{folder / name}: changed since it was written; {remedy}")
-
-
 def _counts(column: pa.ChunkedArray) -> NDArray[np.int64]:
     """Read whole numbers; `to_numpy` would import pandas where there is one."""
     if column.type != pa.int64() or column.null_count:
         raise ModelError(f"labels.parquet: frequencies are {column.type}, not whole numbers; train again")
     parts = [np.frombuffer(part.buffers()[1], np.int64)[part.offset :][: len(part)] for part in column.chunks]
     return np.concatenate([np.zeros(0, np.int64), *parts])
-
-
-def _seal(config: dict[str, Any]) -> str:
-    """Hash the settings that a folder was written with."""
-    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
-
-
-def checksum(path: Path) -> str:
-    """Hash a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

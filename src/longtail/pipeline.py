@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from longtail.card import FEW as RARE
+from longtail.comparison import intervals
 from longtail.data.dataset import Split
 from longtail.data.tokens import WORD, Words
 from longtail.errors import DataError, ResourceError
@@ -19,11 +21,11 @@ from longtail.metrics import Evaluation
 from longtail.metrics import evaluate as measure
 from longtail.model import Examples, Model
 from longtail.parts import Query, Run, Scorer, VoiceScorer
-from longtail.probabilities import fit_probabilities
+from longtail.probabilities import Reliability, fit_probabilities, reliability
 from longtail.recipe import Recipe, find_recipe
 from longtail.records import Sizes, StageDone, When
 from longtail.scorers.fused import choose_weights, quality
-from longtail.types import Progress, TopK
+from longtail.types import Progress, TopK, contains
 
 PROCESS = 150_000_000  # bytes of Python and the libraries, where the system does not tell
 TORCH, RUNNING = 220_000_000, 150_000_000  # bytes that importing torch takes, and its threads and fabric
@@ -90,7 +92,19 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
     model = replace(model, voices=tuple(final), done=done if settled.trains else ())
     words.forget()
     examples = None if original.texts is None else Examples(original.texts, original.targets)
-    return replace(model, examples=examples)
+    return replace(model, examples=examples, data=described(original))
+
+
+def described(train: Split) -> dict[str, Any]:
+    """Return what a model card says of training points."""
+    counts = frequencies(train.targets)
+    return {
+        "fingerprint": train.fingerprint,
+        "labels_each": round(train.targets.nnz / max(1, len(train)), 4),
+        "points_each": float(np.median(counts)),
+        "rare": round(float((counts <= RARE).mean()), 4),
+        "texts": train.labels.texts is not None,
+    }
 
 
 def _held_out(recipe: Recipe, train: Split, doubts: bool) -> tuple[Split | None, Split | None]:
@@ -153,9 +167,18 @@ def evaluate(
 ) -> Evaluation:
     """Predict a split and measure: P, nDCG, recall, PSP, PSnDCG, coverage, and each bin's share."""
     top = model.predict_split(split, max(ks))
-    return measure(
+    propensity = propensity or Propensity.of(model.dataset)
+    measured = measure(
         top, split.targets, train_frequencies=model.frequencies, train_points=model.points,
-        propensity=propensity or Propensity.of(model.dataset), ks=ks, bin_count=bins,
+        propensity=propensity, ks=ks, bin_count=bins,
+    )  # fmt: skip
+    inverse, rows = propensity.inverse(model.frequencies, model.points), list[Reliability]()
+    if model.probabilities is not None:
+        mask = top.labels >= 0
+        rows = reliability(model.probabilities(top.scores[mask]), contains(split.targets, top.labels)[mask])
+    return replace(
+        measured, dataset=split.dataset, split=split.name, fingerprint=split.fingerprint,
+        intervals=intervals(top, split.targets, inverse, ks), reliability=tuple(rows),
     )  # fmt: skip
 
 

@@ -16,9 +16,10 @@ from longtail import predictions
 from longtail.artefact import build_artefact
 from longtail.data.dataset import from_rows
 from longtail.errors import DataError
+from longtail.folder import read_config, write_config
 from longtail.index import Index
 from longtail.labels.journal import FILE
-from longtail.model import Model, read_config, write_config
+from longtail.model import Model
 from longtail.pipeline import fit
 from longtail.predictions import Groups
 from longtail.stores.memory import MemoryStore

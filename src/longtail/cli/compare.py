@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longtail.cli.console import emit, progress, size, table
+from longtail.types import counted
 
 if TYPE_CHECKING:
     from longtail.comparison import Change
@@ -36,7 +38,7 @@ class Entry:
     result: Evaluation | None = None
 
     @property
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> Mapping[str, Any]:
         """The metrics on the data, or those saved with the model."""
         return self.model.metrics if self.result is None else self.result.to_dict()
 
@@ -66,13 +68,25 @@ def compare(
     if json:
         emit({"models": [_described(entry) for entry in entries], "differences": differences})
         return
-    title = "Metrics kept with the models" if data is None else f"{data.name}, {split}, {len(points or ()):,} points"
+    title = f"{'' if data is None else data.name}, {split}, {counted(len(points or ()), 'point')}"
+    if data is None:
+        title = "Figures kept with the models, of their last evaluation"
     rows = [(entry.name, *(entry.metrics.get(name, "–") for name in METRICS), size(entry.bytes)) for entry in entries]
-    table(
-        title, ("model", *METRICS, "size"), rows, note="" if data else "give --data to measure all on the same points"
-    )
+    table(title, ("model", *METRICS, "size"), rows, note="" if data else _measured(entries))
     for difference, other in zip(differences, entries[1:], strict=False):
         _show(difference, f"{other.name} instead of {entries[0].name}")
+
+
+def _measured(entries: Sequence[Entry]) -> str:
+    """Say what the figures that are kept with models were measured on."""
+    lines = []
+    for entry in entries:
+        one = entry.metrics
+        where = f"{one.get('dataset', '')} {one.get('split', '')}, {counted(one['points'], 'point')}" if one else ""
+        lines.append(f"{entry.name}: {where or 'not evaluated; longtail evaluate keeps its figures'}")
+    if len({entry.metrics.get("fingerprint") for entry in entries}) > 1:
+        lines.append("not the same points: give --data to measure all on one data set")
+    return "\n".join(lines)
 
 
 def _bytes(run: Path) -> int:

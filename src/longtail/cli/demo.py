@@ -68,7 +68,7 @@ def _demo(out: Path, k: int) -> None:
             models[name] = fit(recipe, data.train, scratch=Path(scratch), progress=step)
             results[name] = evaluate(models[name], data.test)
             losses[name] = read_curve(Path(scratch) / "log.csv")
-        models[name].metrics.update(results[name].to_dict())
+        models[name] = models[name].kept(results[name].to_dict())
         models[name].save(out / name, force=True)
     heads = ("test, %", *METRICS, "head", "torso", "tail")
     rows = [

@@ -92,7 +92,7 @@ def train(
     with progress(f"fitting {settings.name} to {len(loaded.train):,} points and {len(loaded.labels):,} labels") as step:
         model = fit(settings, loaded.train, scratch=scratch, progress=step)
         if "validation" in loaded.splits:
-            model.metrics.update(evaluate(model, loaded.validation).to_dict())
+            model = model.kept(evaluate(model, loaded.validation).to_dict())
     for stage in model.done:
         say(f"trained {stage}")
     model.save(out, force=force)
@@ -177,8 +177,12 @@ def evaluate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Evaluate a model: P, nDCG, recall, PSP, PSnDCG and coverage at 1, 3, 5; head, torso, tail."""
+    """Evaluate a model: P, nDCG, recall, PSP, PSnDCG and coverage at 1, 3, 5; head, torso, tail.
+
+    The figures are kept with the model: in its metrics.json and its card, for `compare` and the service.
+    """
     from longtail.data.formats import load
+    from longtail.folder import METRICS, keep_evaluation
     from longtail.labels.propensity import Propensity
     from longtail.model import Model
     from longtail.pipeline import evaluate as measure
@@ -202,6 +206,11 @@ def evaluate(
         emit(result.to_dict())
     else:
         show_evaluation(f"{run} on {loaded.name}, {split}", result)
+    try:
+        keep_evaluation(run, model.facts(), result.to_dict())
+        say(f"kept with the model: {run / METRICS}")
+    except OSError as reason:  # a folder that may only be read
+        say(f"not kept with the model: {reason}")
 
 
 def draw_probabilities(model: Model, split: Split, path: Path) -> None:
