@@ -14,9 +14,9 @@ from longtail.records import Part
 SOURCE = ROOT / "src" / "longtail"
 ORDER = [
     "errors", "types", "machine", "files", "data", "labels", "records", "parts", "recipe", "augment", "encoders",
-    "search", "stores", "scorers", "samplers", "classifiers", "losses", "predictions", "probabilities", "card",
-    "folder", "model", "training", "artefact", "explanations", "index", "metrics", "comparison", "report", "page",
-    "recipes", "pipeline", "estimator", "bench", "serve", "cli", "__main__",
+    "search", "stores", "scorers", "samplers", "classifiers", "losses", "predictions", "probabilities", "scales",
+    "card", "folder", "model", "training", "artefact", "explanations", "index", "metrics", "comparison", "report",
+    "page", "recipes", "pipeline", "estimator", "bench", "serve", "cli", "__main__",
 ]  # fmt: skip
 INSIDE = {
     "data": [

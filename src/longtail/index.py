@@ -360,7 +360,7 @@ class Index:
         if removed and max(removed) >= count:
             raise ModelError(f"{self._journal.path}: removes label {max(removed)} of {count}; restore the file")
         near = None if model.labels.texts is None else self._similar
-        added = Additions.of(texts, model.words, self._vectors, near) if texts else None
+        added = Additions.of(texts, model.words, self._vectors, near, model.scale) if texts else None
         labels = model.labels
         if texts and labels.texts is not None:
             raw = None if labels.ids is None else joined(labels.ids, Texts(ids))

@@ -50,6 +50,7 @@ from longtail.predictions import Predictor
 from longtail.probabilities import Probabilities
 from longtail.recipe import Recipe, recipe_of
 from longtail.records import StageDone
+from longtail.scorers.added import Scale
 from longtail.scorers.ensemble import EnsembleScorer
 from longtail.scorers.fused import FusedScorer
 from longtail.scorers.lexical import LexicalScorer
@@ -98,6 +99,7 @@ class Model:
     evaluations: tuple[Mapping[str, Any], ...] = ()  # figures and where they come from, the oldest first
     examples: Examples | None = None
     probabilities: Probabilities | None = None  # of scores; None where no points were held out
+    scale: Scale = Scale()  # noqa: RUF009 (frozen)  of labels that come after training
     done: tuple[StageDone, ...] = ()  # by each stage of the training
     data: Mapping[str, Any] = field(default_factory=dict)  # what the card says of the training points
     licence: str = ""  # under which the model may be used, for its card
@@ -206,9 +208,10 @@ class Model:
         if len(counts) > 1:
             raise ModelError(f"{folder}: its files disagree on the number of labels; train again")
         points, dataset = int(config["points"]), str(config["dataset"])
+        done = tuple(StageDone(**stage) for stage in config.get("done", ()))
         return cls(
             recipe, labels, frequencies, points, dataset, words, voices, vectors, tokenizer, read_evaluations(folder),
-            examples, Probabilities.load(folder), tuple(StageDone(**stage) for stage in config.get("done", ())),
+            examples, Probabilities.load(folder), Scale(**config.get("scale", {})), done,
             config.get("data", {}), str(config.get("licence", "")),
         )  # fmt: skip
 
@@ -220,6 +223,7 @@ class Model:
             "labels": len(self.labels),
             "points": self.points,
             "dataset": self.dataset,
+            "scale": asdict(self.scale),
             "done": [asdict(stage) for stage in self.done],
             "data": self.data,
             "licence": self.licence,

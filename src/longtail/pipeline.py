@@ -24,11 +24,14 @@ from longtail.parts import Query, Run, Scorer, VoiceScorer
 from longtail.probabilities import Reliability, fit_probabilities, reliability
 from longtail.recipe import Recipe, find_recipe
 from longtail.records import Sizes, StageDone, When
+from longtail.scales import fit_scale, highest
+from longtail.scorers.added import Scale
 from longtail.scorers.fused import choose_weights, quality
 from longtail.types import Progress, TopK, contains
 
 PROCESS = 150_000_000  # bytes of Python and the libraries, where the system does not tell
 TORCH, RUNNING = 220_000_000, 150_000_000  # bytes that importing torch takes, and its threads and fabric
+SEEN = 200  # training points that show how high scores are, where none are held out
 CALIBRATED = 10  # predictions of each validation point that probabilities are fitted to
 VALIDATION, MAX_VALIDATION, MIN_POINTS = 0.1, 3000, 20  # points to choose by; too few points to hold any out
 
@@ -80,7 +83,8 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
     model = Model(settled, labels, counts, len(original), train.dataset, words, voices, vectors, tokenizer)
     if validation is not None:
         top = model.predict_split(validation, CALIBRATED)
-        model = replace(model, probabilities=fit_probabilities(top, validation.targets))
+        scale = fit_scale(model.scorer, words, validation, top)
+        model = replace(model, probabilities=fit_probabilities(top, validation.targets), scale=scale)
     if refits and settled.trains:
         vectors, tokenizer, done = learn(recipe, whole, words, scratch=scratch, **told)
         model = replace(model, vectors=vectors, tokenizer=tokenizer)
@@ -90,6 +94,9 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
         for place, voice in enumerate(settled.voices)
     ]
     model = replace(model, voices=tuple(final), done=done if settled.trains else ())
+    if validation is None:  # then new labels are only kept from scoring more than any trained one
+        some = original.take(np.random.default_rng(0).permutation(len(original))[:SEEN])
+        model = replace(model, scale=Scale(top=highest(model.predict_split(some, 1))))
     words.forget()
     examples = None if original.texts is None else Examples(original.texts, original.targets)
     return replace(model, examples=examples, data=described(original))
