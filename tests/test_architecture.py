@@ -13,14 +13,15 @@ from longtail.records import Part
 
 SOURCE = ROOT / "src" / "longtail"
 ORDER = [
-    "errors", "types", "machine", "files", "data", "labels", "records", "parts", "recipe", "augment", "encoders",
-    "search", "stores", "scorers", "samplers", "classifiers", "losses", "predictions", "probabilities", "scales",
-    "card", "folder", "model", "training", "artefact", "explanations", "index", "metrics", "comparison", "report",
-    "page", "recipes", "pipeline", "estimator", "bench", "serve", "cli", "__main__",
+    "errors", "markup", "types", "machine", "files", "data", "labels", "records", "parts", "recipe", "augment",
+    "encoders", "search", "stores", "scorers", "samplers", "classifiers", "losses", "predictions", "probabilities",
+    "thresholds", "scales", "card", "folder", "explanations", "model", "training", "artefact", "index", "metrics",
+    "comparison", "report", "page", "recipes", "pipeline", "estimator", "bench", "serve", "cli", "__main__",
 ]  # fmt: skip
 INSIDE = {
     "data": [
         "problems",
+        "rows",
         "dataset",
         "tokens",
         "sequences",

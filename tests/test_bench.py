@@ -93,6 +93,8 @@ def one_job(**more):
         (SUITE + '[[claim]]\nsays = "x"\nhigher = "knn"\nlower = "knn"\nmetric = "P@2"', "a claim about 'P@2'"),
         ('title = "x"\nrun = 3', "[[run]]"),
         ('title = "x"', "nothing to run"),
+        ('data = ["pets"]', "other.toml: has no title; add a line: title = …"),
+        ('title = "x"\n[[run]]\nrecipe = "knn"', "other.toml: run 1: has no name; add a line: name = …"),
     ],
 )
 def test_a_wrong_suite_is_refused_with_the_remedy(place, text, complaint):

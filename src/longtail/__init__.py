@@ -3,10 +3,10 @@
 TEXT + LABELS → data → labels → augment → training → scorers → model → metrics → report
 
 import longtail as lt
-data = lt.load("folder")
-model = lt.fit("knn", data.train)
+data = lt.load("folder")  # or lt.Dataset.from_frame(frame, text="title", labels="tags")
+model = lt.fit("knn", data)
 top = model.predict(["position of an element"], k=5)
-print(lt.evaluate(model, data.test))
+print(lt.evaluate(model, data))
 model.save("runs/first")
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from longtail.index import Index
     from longtail.metrics import Evaluation
     from longtail.model import Model
-    from longtail.pipeline import evaluate, fit
+    from longtail.pipeline import compare, evaluate, fit
     from longtail.recipe import Recipe, find_recipe
     from longtail.types import TopK
 
@@ -35,7 +35,7 @@ _PLACES = {
     "longtail.index": ("Index",),
     "longtail.metrics": ("Evaluation",),
     "longtail.model": ("Model",),
-    "longtail.pipeline": ("evaluate", "fit"),
+    "longtail.pipeline": ("compare", "evaluate", "fit"),
     "longtail.recipe": ("Recipe", "find_recipe"),
     "longtail.types": ("TopK",),
 }
@@ -44,7 +44,8 @@ _WHERE = {name: module for module, names in _PLACES.items() for name in names}
 __version__ = "0.1.0"
 __all__ = [
     "DataError", "Dataset", "Evaluation", "Index", "LongtailClassifier", "LongtailError", "Model", "ModelError",
-    "Recipe", "RecipeError", "ResourceError", "Split", "TopK", "evaluate", "find_recipe", "fit", "load", "write",
+    "Recipe", "RecipeError", "ResourceError", "Split", "TopK", "compare", "evaluate", "find_recipe", "fit", "load",
+    "write",
 ]  # fmt: skip
 
 

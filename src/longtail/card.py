@@ -163,6 +163,6 @@ def _plain(text: object) -> str:
     r"""Keep a text inside its cell, and from being read as Markdown or HTML.
 
     >>> _plain("a|b <i>")
-    'a\\\\|b &lt;i>'
+    'a\\|b &lt;i>'
     """
     return " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;")

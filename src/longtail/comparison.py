@@ -6,7 +6,7 @@ difference that a few points decide is seen as such.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
@@ -14,9 +14,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from longtail.data.dataset import Split
+from longtail.markup import html_table
+from longtail.metrics import Evaluation
 from longtail.types import LabelMatrix, TopK, best_of, contains
 
 DRAWS = 1000
+METRICS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "Cov@5")  # of a table of models
+DIFFERENCES = ("metric", "before", "after", "difference", "95 %", "certain")  # of a table of a pair
 NORMAL = 1.96  # standard errors to each side of a 95 % interval
 Interval: TypeAlias = tuple[float, float]
 
@@ -164,3 +169,79 @@ def _extremes(
         rows = order[sign * change[order] > 0]
         sides.append([Change(int(row), int(first[row]), int(second[row]), int(of[row])) for row in rows])
     return sides[0], sides[1]
+
+
+@dataclass(frozen=True)
+class Named:
+    """A label or a point that changed, with its text."""
+
+    text: str
+    change: Change
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able object."""
+        change = self.change
+        return {"id": change.place, "text": self.text, "first": change.first, "second": change.second, "of": change.of}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What changed from one model to another on the same points."""
+
+    first: str
+    second: str
+    metrics: tuple[Difference, ...]
+    better_labels: tuple[Named, ...]
+    worse_labels: tuple[Named, ...]
+    better_points: tuple[Named, ...]
+    worse_points: tuple[Named, ...]
+
+    @classmethod
+    def of(cls, first: str, second: str, one: TopK, other: TopK, split: Split, inverse: NDArray[Any]) -> Pair:
+        """Compare the predictions of two models for a split."""
+        sides: list[tuple[Named, ...]] = []
+        for changed, names in (
+            (changed_labels(one, other, split.targets), split.labels.texts or split.labels.ids),
+            (changed_points(one, other, split.targets), split.texts),
+        ):
+            for entries in changed:
+                sides.append(tuple(Named(names[entry.place] if names else "", entry) for entry in entries))
+        return cls(first, second, tuple(paired(one, other, split.targets, inverse)), *sides)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able object."""
+        return {
+            "run": self.second,
+            "against": self.first,
+            "metrics": [entry.to_dict() for entry in self.metrics],
+            "better_labels": [entry.to_dict() for entry in self.better_labels],
+            "worse_labels": [entry.to_dict() for entry in self.worse_labels],
+            "better_points": [entry.to_dict() for entry in self.better_points],
+            "worse_points": [entry.to_dict() for entry in self.worse_points],
+        }
+
+    def rows(self) -> list[tuple[str, float, float, str, str, str]]:
+        """Return a row for each metric: before, after, the difference with its interval, and whether it is certain."""
+        return [
+            (one.metric, one.first, one.second, f"{one.difference:+.2f}", f"{one.low:+.2f} to {one.high:+.2f}",
+             "yes" if one.certain else "no")
+            for one in self.metrics
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Models evaluated on the same points, and what changed from the first to each of the others."""
+
+    evaluations: Mapping[str, Evaluation]
+    pairs: tuple[Pair, ...] = ()
+
+    def rows(self, metrics: Sequence[str] = METRICS) -> list[tuple[Any, ...]]:
+        """Return a row for each model: its name and its metrics."""
+        return [(name, *(one.values[metric] for metric in metrics)) for name, one in self.evaluations.items()]
+
+    def _repr_html_(self) -> str:
+        tables = [html_table(("%", *METRICS), self.rows())]
+        for pair in self.pairs:
+            tables.append(html_table(DIFFERENCES, pair.rows(), f"{pair.second} instead of {pair.first}"))
+        return "".join(tables)

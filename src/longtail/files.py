@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from longtail.errors import DataError, LongtailError, ModelError, ResourceError
+from longtail.errors import DataError, LongtailError, ModelError, Occupied, ResourceError
 from longtail.types import Texts
 
 LARGEST_HEADER = 16 * 2**20
@@ -65,7 +65,7 @@ def whole_folder(path: str | Path, *, force: bool = False) -> Iterator[Path]:
     path = Path(path).absolute()
     if path.exists() and (path.is_file() or any(path.iterdir())):
         if not force:
-            raise DataError("exists already", file=path, remedy="choose another folder or pass --force")
+            raise Occupied("exists already", file=path, remedy="choose another folder, or replace this one: force=True")
         if path.is_file() or not _written_by_us(path) or Path.cwd().is_relative_to(path.resolve()):
             raise DataError("holds other things than longtail writes", file=path, remedy="choose another folder")
     path.parent.mkdir(parents=True, exist_ok=True)

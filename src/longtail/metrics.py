@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from longtail.errors import nearest
 from longtail.labels.propensity import Propensity
 from longtail.labels.propensity import bins as bins_of
-from longtail.types import LabelMatrix, TopK
+from longtail.markup import html_table
+from longtail.types import LabelMatrix, TopK, counted
 
 AtK: TypeAlias = dict[int, float]
 Ks: TypeAlias = Sequence[int]
@@ -168,16 +169,23 @@ class Evaluation:
             "fingerprint": self.fingerprint,
         }
 
-    def __str__(self) -> str:
+    def _tables(self) -> tuple[list[list[str]], list[list[str]]]:
+        """Write the metrics and the bins as tables, each with its heads first."""
         ks = [name.split("@")[1] for name in self.values if name.startswith("P@")]
-        rows = [[f"{self.points:,} points", *(f"@{k}" for k in ks)]]
+        rows = [[counted(self.points, "point"), *(f"@{k}" for k in ks)]]
         for metric in dict.fromkeys(name.split("@")[0] for name in self.values):
             rows.append([metric, *(f"{self.values[f'{metric}@{k}']:.2f}" for k in ks)])
         bin_rows = [["bin", "labels", "frequency", *(f"P@{k}" for k in ks), *(f"R@{k}" for k in ks)]]
         for part in self.bins:
             shares = [f"{value:.2f}" for value in (*part.contribution.values(), *part.recall.values())]
             bin_rows.append([part.name, f"{part.labels:,}", f"{part.frequency:,.1f}", *shares])
-        return f"{_aligned(rows)}\n\n{_aligned(bin_rows)}"
+        return rows, bin_rows
+
+    def __str__(self) -> str:
+        return "\n\n".join(_aligned(rows) for rows in self._tables())
+
+    def _repr_html_(self) -> str:
+        return "".join(html_table(heads, rows) for heads, *rows in self._tables())
 
 
 def evaluate(

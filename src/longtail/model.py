@@ -7,7 +7,7 @@ metrics.json and README.md (a model card). Nothing in it is ever executed.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from longtail.card import shown, write_card
 from longtail.data.dataset import Labels, Split
 from longtail.data.tokens import Words
 from longtail.errors import DataError, ModelError, RecipeError
+from longtail.explanations import Reasons
 from longtail.files import (
     matrix_arrays,
     matrix_of,
@@ -46,7 +47,7 @@ from longtail.folder import (
 from longtail.labels.journal import FILE
 from longtail.machine import commit, versions
 from longtail.parts import Scorer, Tokenizer, VoiceScorer, below
-from longtail.predictions import Predictor
+from longtail.predictions import Groups, Predictor, Rules, finished, predict
 from longtail.probabilities import Probabilities
 from longtail.recipe import Recipe, recipe_of
 from longtail.records import StageDone
@@ -54,7 +55,8 @@ from longtail.scorers.added import Scale
 from longtail.scorers.ensemble import EnsembleScorer
 from longtail.scorers.fused import FusedScorer
 from longtail.scorers.lexical import LexicalScorer
-from longtail.types import LabelMatrix, Texts, TopK
+from longtail.thresholds import Decision, HeldOut
+from longtail.types import LabelMatrix, Texts, TopK, counted
 
 WEIGHTS = "weights.safetensors"
 
@@ -99,25 +101,72 @@ class Model:
     evaluations: tuple[Mapping[str, Any], ...] = ()  # figures and where they come from, the oldest first
     examples: Examples | None = None
     probabilities: Probabilities | None = None  # of scores; None where no points were held out
+    held_out: HeldOut | None = None  # predictions that thresholds are tuned on
     scale: Scale = Scale()  # noqa: RUF009 (frozen)  of labels that come after training
     done: tuple[StageDone, ...] = ()  # by each stage of the training
     data: Mapping[str, Any] = field(default_factory=dict)  # what the card says of the training points
     licence: str = ""  # under which the model may be used, for its card
 
     def __repr__(self) -> str:
-        return f"Model({self.recipe.name}: {len(self.labels):,} labels, {self.points:,} points of {self.dataset})"
+        sizes = f"{counted(len(self.labels), 'label')}, {counted(self.points, 'point')}"
+        return f"Model({self.recipe.name}: {sizes} of {self.dataset})"
 
-    def predict(self, texts: Iterable[str], k: int = 5, *, exclude: LabelMatrix | None = None) -> TopK:
-        """Find the k best labels of each text, leaving out the pairs in `exclude` (N, L)."""
-        queries = strings(texts)
+    def predict(
+        self,
+        texts: Iterable[str],
+        k: int = 5,
+        *,
+        threshold: float | str | None = None,
+        allow: Sequence[int] | LabelMatrix | None = None,
+        deny: Sequence[int] | LabelMatrix | None = None,
+        exclude: LabelMatrix | None = None,
+        groups: Groups | None = None,
+        probabilities: bool = False,
+    ) -> TopK:
+        """Find the k best labels of each text; everything is as in `Index.predict`."""
+        queries, count = strings(texts), len(self.labels)
         if k < 1:
             raise DataError(f"k is {k}", remedy="ask for at least one label")
-        if exclude is not None and exclude.shape != (len(queries), len(self.labels)):
-            raise DataError(f"exclude is {exclude.shape}", remedy=f"give ({len(queries)}, {len(self.labels)})")
-        spare = 0 if exclude is None or exclude.nnz == 0 else int(np.diff(exclude.indptr).max())
-        topk = self.predictor.in_order(queries, min(k + spare, len(self.labels)))
-        topk = topk if exclude is None else topk.without(exclude, min(k, len(self.labels)))
-        return replace(topk, names=self.labels.texts)
+        if exclude is not None and exclude.shape != (len(queries), count):
+            raise DataError(f"exclude is {exclude.shape}", remedy=f"give ({len(queries)}, {count})")
+        chosen = self.chosen(threshold, self.frequencies, probabilities=probabilities)
+        if allow is None and deny is None and groups is None:  # equal bits whatever the number of threads
+            spare = 0 if exclude is None else int(np.diff(exclude.indptr).max(initial=0))
+            topk = self.predictor.in_order(queries, min(k + spare, count))
+            topk = topk if exclude is None else topk.without(exclude, min(k, count))
+        else:
+            rules = Rules(allow, deny, exclude, groups).checked(len(queries), count)
+            topk = predict(self.predictor, queries, min(k, count), rules)
+        return finished(topk, self.labels.texts, **chosen)
+
+    def chosen(
+        self, threshold: float | str | None, frequencies: NDArray[Any], *, probabilities: bool
+    ) -> dict[str, Any]:
+        """Return what `predictions.finished` needs: the thresholds that are asked for, and probabilities."""
+        if probabilities and self.probabilities is None:
+            raise DataError(
+                f"{self.recipe.name}: no points, or too few, were held out in training, scores are no probabilities",
+                remedy="train a recipe that chooses on held-out points (knn, frugal), with more points",
+            )
+        chosen: dict[str, Any] = {"curve": self.probabilities if probabilities else None}
+        if not isinstance(threshold, str):
+            return chosen | {"threshold": threshold}
+        decision = Decision.parse(threshold)
+        if self.held_out is None:
+            raise DataError(
+                f"{self.recipe.name}: no points, or too few, were held out in training, so no thresholds can be tuned",
+                remedy="give a number, or train a recipe that chooses on held-out points: knn, frugal",
+            )
+        return chosen | {"limits": self.held_out.thresholds(decision, frequencies)}
+
+    def explain(self, text: str, label: int) -> dict[str, Any]:
+        """Return why a text gets a label, in plain values."""
+        return self._reasons.explanation(text, label, self.predictor, self.labels).to_dict()
+
+    @cached_property
+    def _reasons(self) -> Reasons:
+        """What predictions are explained by."""
+        return Reasons(self)
 
     @property
     def scorer(self) -> FusedScorer:
@@ -159,7 +208,7 @@ class Model:
             pq.write_table(pa.table(columns), folder / "labels.parquet")
             self.words.save(folder)
             tokenizer = None if self.tokenizer is self.words else self.tokenizer
-            for part in (*self.voices, tokenizer, self.examples, self.probabilities):
+            for part in (*self.voices, tokenizer, self.examples, self.probabilities, self.held_out):
                 if part is not None:
                     part.save(folder)
             if self.vectors is not None:
@@ -211,8 +260,8 @@ class Model:
         done = tuple(StageDone(**stage) for stage in config.get("done", ()))
         return cls(
             recipe, labels, frequencies, points, dataset, words, voices, vectors, tokenizer, read_evaluations(folder),
-            examples, Probabilities.load(folder), Scale(**config.get("scale", {})), done,
-            config.get("data", {}), str(config.get("licence", "")),
+            examples, Probabilities.load(folder), HeldOut.load(folder, len(labels)), Scale(**config.get("scale", {})),
+            done, config.get("data", {}), str(config.get("licence", "")),
         )  # fmt: skip
 
     def facts(self) -> dict[str, Any]:

@@ -7,6 +7,8 @@ References: [Platt 1999].
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
@@ -52,7 +54,7 @@ def as_new(scorer: FusedScorer, words: Words, validation: Split) -> tuple[Floats
     labels = np.sort(draw.permutation(len(names))[:LABELS])
     bags = words.bag(names)
 
-    def near(some: list[str]) -> sp.csr_array:
+    def near(some: Sequence[str]) -> sp.csr_array:
         similar = similar_labels(words, bags, some)
         own = sp.csr_array((np.ones(len(labels)), (np.arange(len(labels)), labels)), similar.shape)
         similar = sp.csr_array(similar - similar.multiply(own))  # a new label is not there yet

@@ -254,6 +254,8 @@ def _parse(cls: type[Table], entry: Mapping[str, Any], where: str) -> Table:
     except pydantic.ValidationError as reason:
         first = reason.errors()[0]
         place = ".".join(str(step) for step in first["loc"])
+        if first["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
+            raise RecipeError(f"{where}: has no {place}; add a line: {place} = …") from None
         raise RecipeError(f"{where}: {place} = {first['input']!r}: {first['msg']}") from None
 
 

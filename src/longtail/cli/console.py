@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -19,6 +22,7 @@ from longtail import types
 from longtail.errors import RecipeError
 from longtail.records import AnyPart, overridden, parsed
 
+STOPPED = 130  # the exit code after Ctrl-C
 stderr = Console(stderr=True, highlight=False)
 
 
@@ -51,6 +55,20 @@ def progress(what: str) -> Iterator[types.Progress]:
         yield lambda name, done, total: bars.update(
             task, description=escape(f"{what}: {name}"), completed=done, total=total or None
         )
+
+
+@contextmanager
+def continues(unfinished: Path | None = None) -> Iterator[None]:
+    """Say how to go on when the user stops what is running; `unfinished` is where its checkpoints are."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        command = shlex.join(["longtail", *sys.argv[1:]])
+        if unfinished is not None and not unfinished.exists():
+            say(f"stopped; nothing was written. The same command begins again: {command}")
+        else:
+            say(f"stopped; the same command goes on where it was: {command}")
+        raise typer.Exit(STOPPED) from None
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, note: str = "") -> None:
@@ -89,3 +107,14 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}"
         count /= 1000
     return f"{count:.1f} GB"
+
+
+def duration(seconds: float) -> str:
+    """Write a time in words.
+
+    >>> duration(1), duration(90), duration(7300)
+    ('1 second', '1.5 minutes', '2.0 hours')
+    """
+    if seconds < 60:
+        return types.counted(max(1, round(seconds)), "second")
+    return f"{seconds / 60:.1f} minutes" if seconds < 3600 else f"{seconds / 3600:.1f} hours"
