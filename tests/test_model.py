@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from longtail import folder as folder_module
 from longtail.data.dataset import from_rows
 from longtail.errors import DataError, LongtailError, ModelError
-from longtail.folder import SCHEMA, keep_evaluation, read_config, write_config
+from longtail.folder import SCHEMA, changing, keep_evaluation, read_config, replace_files, write_config
 from longtail.index import Index
 from longtail.model import Model
 from longtail.pipeline import evaluate, fit
@@ -168,3 +168,13 @@ def test_figures_of_a_model_that_was_replaced_meanwhile_are_not_kept(model, data
     fit("knn", data.train.take(np.arange(10))).save(tmp_path / "run")
     with pytest.raises(ModelError, match="replaced while it was evaluated"):
         keep_evaluation(tmp_path / "run", model.facts(), evaluate(model, data.train).to_dict())
+
+
+def test_figures_of_an_earlier_version_are_read(model, tmp_path):
+    run = tmp_path / "run"
+    model.save(run)
+    with changing(run) as config:
+        replace_files(run, config, {"metrics.json": json.dumps({"P@1": 50.0, "points": 3, "bins": []})})
+    loaded = Model.load(run)
+    assert (loaded.metrics["P@1"], loaded.metrics["split"]) == (50.0, "validation")
+    assert Index.load(run).describe()["metrics"] == {"P@1": 50.0}

@@ -157,17 +157,19 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return one JSON-able object: metrics at the top level, rounded to 4 decimals, then bins and settings."""
-        return {
+        where = {"dataset": self.dataset, "split": self.split, "fingerprint": self.fingerprint} if self.split else {}
+        out = {
             **{name: round(value, 4) for name, value in self.values.items()},
             "bins": [part.to_dict() for part in self.bins],
             "points": self.points,
             "propensity": {"a": self.propensity.a, "b": self.propensity.b},
-            "intervals": {name: [round(low, 4), round(high, 4)] for name, (low, high) in self.intervals.items()},
-            "reliability": [asdict(row) for row in self.reliability],
-            "dataset": self.dataset,
-            "split": self.split,
-            "fingerprint": self.fingerprint,
+            **where,
         }
+        if self.intervals:
+            out["intervals"] = {name: [round(low, 4), round(high, 4)] for name, (low, high) in self.intervals.items()}
+        if self.reliability:
+            out["reliability"] = [asdict(row) for row in self.reliability]
+        return out
 
     def _tables(self) -> tuple[list[list[str]], list[list[str]]]:
         """Write the metrics and the bins as tables, each with its heads first."""

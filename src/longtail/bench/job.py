@@ -84,6 +84,7 @@ def _run_recipe(job: Job, data: Dataset, scratch: Path, work: Path, progress: Pr
         **_more_metrics(top, data),
         **spent,
         **shuffling,
+        "done": model.facts()["done"],
         "mflops": round(model.vectors.operations() / 1e6, 3) if model.vectors else 0.0,
         "peak_mb": round(peak / 1e6, 1),
         "model_mb": round(size / 1e6, 2),

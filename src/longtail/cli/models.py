@@ -100,6 +100,8 @@ def train(
             model = model.kept(evaluate(model, loaded.validation).to_dict())
     for stage in model.done:
         say(f"trained {stage}")
+    if settings.trains and model.vectors is None:
+        say("what was trained got no weight on held-out points and is left out; the voices by words are kept")
     model.save(out, force=force)
     if (scratch / "log.csv").exists():
         shutil.copy(scratch / "log.csv", out / "log.csv")
@@ -218,6 +220,11 @@ def evaluate(
     with progress(f"evaluating on {counted(len(loaded[split]), 'point')}"):
         model = Model.load(run)
         result = measure(model, loaded[split], bins=bins, propensity=constants)
+    try:
+        keep_evaluation(run, model.facts(), result.to_dict())
+        say(f"kept with the model: {run / METRICS}")
+    except OSError as reason:  # a folder that may only be read
+        say(f"not kept with the model: {reason}")
     if reliability is not None:
         if model.probabilities is None:
             raise ModelError("this model has no probabilities: no points, or too few, were held out in training")
@@ -227,11 +234,6 @@ def evaluate(
         emit(result.to_dict())
     else:
         show_evaluation(f"{run} on {loaded.name}, {split}", result)
-    try:
-        keep_evaluation(run, model.facts(), result.to_dict())
-        say(f"kept with the model: {run / METRICS}")
-    except OSError as reason:  # a folder that may only be read
-        say(f"not kept with the model: {reason}")
 
 
 def show_evaluation(title: str, result: Evaluation) -> None:

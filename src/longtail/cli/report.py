@@ -75,7 +75,7 @@ def report(
 
 def _described(name: str, model: Model) -> str:
     """Say in a sentence what a model is."""
-    return f"{name} is {model.recipe.name}, fitted to {counted(model.points, 'point')} of {model.dataset}."
+    return f"{name}: recipe {model.recipe.name}, fitted to {counted(model.points, 'point')} of {model.dataset}."
 
 
 def examples(models: Mapping[str, Model], points: Split, k: int, *, count: int = 10, ids: bool = False) -> Examples:

@@ -250,7 +250,7 @@ class Dataset:
         label_texts: LabelTexts = None,
         name: str = "data",
     ) -> Dataset:
-        """Build a data set from the columns of a frame: pandas, polars, or a dict of lists.
+        """Build a data set from the columns of a pandas frame or of a dict of lists.
 
         Several text columns are joined. `labels` holds lists, or strings that `sep` cuts. The column `split` says which
         split a row belongs to; without it all rows are training points. The rest is as in `from_rows`.
