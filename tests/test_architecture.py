@@ -15,13 +15,14 @@ SOURCE = ROOT / "src" / "longtail"
 ORDER = [
     "errors", "markup", "types", "machine", "files", "data", "labels", "records", "parts", "recipe", "augment",
     "encoders", "search", "stores", "scorers", "samplers", "classifiers", "losses", "predictions", "probabilities",
-    "thresholds", "scales", "card", "folder", "explanations", "model", "training", "artefact", "index", "metrics",
-    "comparison", "report", "page", "recipes", "pipeline", "estimator", "bench", "serve", "cli", "__main__",
+    "thresholds", "scales", "card", "folder", "explanations", "model", "training", "artefact", "index", "evaluation",
+    "metrics", "comparison", "report", "page", "recipes", "pipeline", "estimator", "bench", "serve", "cli", "__main__",
 ]  # fmt: skip
 INSIDE = {
     "data": [
         "problems",
         "rows",
+        "fingerprint",
         "dataset",
         "tokens",
         "sequences",

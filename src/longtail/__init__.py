@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from longtail.data.formats import load, write
     from longtail.errors import DataError, LongtailError, ModelError, RecipeError, ResourceError
     from longtail.estimator import LongtailClassifier
+    from longtail.evaluation import Evaluation
     from longtail.index import Index
-    from longtail.metrics import Evaluation
     from longtail.model import Model
     from longtail.pipeline import compare, evaluate, fit
     from longtail.recipe import Recipe, find_recipe
@@ -32,8 +32,8 @@ _PLACES = {
     "longtail.data.formats": ("load", "write"),
     "longtail.errors": ("DataError", "LongtailError", "ModelError", "RecipeError", "ResourceError"),
     "longtail.estimator": ("LongtailClassifier",),
+    "longtail.evaluation": ("Evaluation",),
     "longtail.index": ("Index",),
-    "longtail.metrics": ("Evaluation",),
     "longtail.model": ("Model",),
     "longtail.pipeline": ("compare", "evaluate", "fit"),
     "longtail.recipe": ("Recipe", "find_recipe"),

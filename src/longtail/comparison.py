@@ -15,8 +15,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.data.dataset import Split
+from longtail.evaluation import Evaluation
 from longtail.markup import html_table
-from longtail.metrics import Evaluation
 from longtail.types import LabelMatrix, TopK, best_of, contains
 
 DRAWS = 1000

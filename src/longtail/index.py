@@ -162,9 +162,9 @@ class Index:
             raise DataError(f"k is {k}", remedy="ask for at least one label")
         self._sound()
         queries, now = strings(texts), self._now
+        chosen = self.model.chosen(threshold, now.frequencies, probabilities=probabilities)
         rules = Rules(allow, deny, exclude, groups, now.removed).checked(len(queries), len(now.labels))
         top = predict(now.predictor, queries, min(k, len(now.labels)), rules)
-        chosen = self.model.chosen(threshold, now.frequencies, probabilities=probabilities)
         return finished(top, now.labels.texts, **chosen)
 
     def explanation(self, text: str, label: int) -> Explanation:

@@ -15,9 +15,9 @@ from longtail.comparison import Comparison, Pair, intervals
 from longtail.data.dataset import Dataset, Split, from_rows
 from longtail.data.tokens import WORD, Words
 from longtail.errors import BadArgument, DataError, ResourceError
+from longtail.evaluation import Evaluation
 from longtail.labels.propensity import Propensity, frequencies
 from longtail.machine import memory_usage
-from longtail.metrics import Evaluation
 from longtail.metrics import evaluate as measure
 from longtail.model import Examples, Model
 from longtail.parts import Query, Run, Scorer, VoiceScorer

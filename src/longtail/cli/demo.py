@@ -13,7 +13,7 @@ from longtail.cli.report import BINS, Examples, Report, examples, recalls
 from longtail.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from longtail.metrics import Evaluation
+    from longtail.evaluation import Evaluation
     from longtail.model import Model
 
 

@@ -18,8 +18,8 @@ from longtail.types import counted
 
 if TYPE_CHECKING:
     from longtail.data.queries import Queries
+    from longtail.evaluation import Evaluation
     from longtail.index import Index
-    from longtail.metrics import Evaluation
     from longtail.recipe import Recipe
     from longtail.types import TopK
 

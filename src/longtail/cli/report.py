@@ -17,7 +17,7 @@ from longtail.types import counted
 if TYPE_CHECKING:
     from longtail.comparison import Comparison, Named
     from longtail.data.dataset import Split
-    from longtail.metrics import Evaluation
+    from longtail.evaluation import Evaluation
     from longtail.model import Model
     from longtail.page import Page
 

@@ -6,7 +6,6 @@ points open at once without being read. The fingerprint depends on the content o
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,6 +18,7 @@ import pyarrow as pa
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from longtail.data.fingerprint import digest
 from longtail.data.rows import LabelNames, LabelTexts, frame_rows, rows_of_labels, texts_of
 from longtail.errors import BadArgument, DataError, ModelError
 from longtail.files import (
@@ -33,7 +33,7 @@ from longtail.files import (
     write_texts,
 )
 from longtail.markup import html_table
-from longtail.types import LabelMatrix, Texts, counted, joined, no_pairs
+from longtail.types import LabelMatrix, Texts, counted, no_pairs
 
 SCHEMA = 1
 SPLITS = ("train", "validation", "test")
@@ -104,7 +104,7 @@ class Split:
     @cached_property
     def fingerprint(self) -> str:
         """Hash the points and the texts of the labels."""
-        return _digest([*self.parts(), ("labels.text", self.labels.texts)])
+        return digest([*self.parts(), ("labels.text", self.labels.texts)])
 
     def named(self, name: str) -> Split:
         """Give it another name."""
@@ -228,7 +228,7 @@ class Dataset:
     @cached_property
     def fingerprint(self) -> str:
         """Hash the content: texts, ids, features, targets and excluded pairs, but not names or formats."""
-        return _digest(self._parts())
+        return digest(self._parts())
 
     def _parts(self) -> Iterable[tuple[str, Texts | sp.csr_array | None]]:
         """Name every text column and matrix."""
@@ -372,31 +372,6 @@ def from_rows(
             )
         built[split] = Split(split, labels, targets, no_pairs(targets.shape), texts)
     return Dataset(labels, built, name)
-
-
-def _digest(parts: Iterable[tuple[str, Texts | sp.csr_array | None]]) -> str:
-    """Hash named values, whatever their order."""
-    digest = hashlib.sha256(b"longtail-1")
-    for name, value in sorted(parts, key=lambda part: part[0]):
-        digest.update(name.encode())
-        for piece in _pieces(value):
-            digest.update(hashlib.sha256(piece).digest())
-    return digest.hexdigest()[:32]
-
-
-def _pieces(value: Texts | sp.csr_array | None) -> Iterable[bytes | memoryview]:
-    """Cut a value into canonical byte strings."""
-    if value is None:
-        return [b"none"]
-    if isinstance(value, Texts):
-        array = pa.concat_arrays([value.array]) if value.array.offset == 0 else joined(Texts([]), value).array
-        _, offsets, body = array.buffers()
-        starts = np.frombuffer(offsets, np.int64, len(array) + 1) if len(array) else np.zeros(1, np.int64)
-        raw = memoryview(body)[int(starts[0]) : int(starts[-1])] if body is not None else b""
-        return [b"texts", (starts - starts[0]).tobytes(), raw]
-    shape = repr(tuple(int(n) for n in value.shape)).encode()
-    arrays: list[NDArray[Any]] = [value.indptr.astype(np.int64), value.indices.astype(np.int64), value.data]
-    return [b"matrix", shape, *(part.tobytes() for part in arrays)]
 
 
 def _check_lengths(data: Dataset) -> None:
