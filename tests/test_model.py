@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -178,3 +180,22 @@ def test_figures_of_an_earlier_version_are_read(model, tmp_path):
     loaded = Model.load(run)
     assert (loaded.metrics["P@1"], loaded.metrics["split"]) == (50.0, "validation")
     assert Index.load(run).describe()["metrics"] == {"P@1": 50.0}
+
+
+def test_a_folder_is_changed_by_one_at_a_time(model, data, tmp_path):
+    run, turns = tmp_path / "run", []
+    model.save(run)
+    other = fit("knn", data.train.take(np.arange(10)))
+
+    def replace_model():
+        other.save(run, force=True)
+        turns.append("replaced")
+
+    with changing(run) as config:
+        thread = threading.Thread(target=replace_model)
+        thread.start()
+        time.sleep(0.2)
+        assert turns == []  # it waits
+        replace_files(run, config, {"metrics.json": json.dumps({"evaluations": []})})
+    thread.join()
+    assert turns == ["replaced"] and Model.load(run).points == 10

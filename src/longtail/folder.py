@@ -90,19 +90,26 @@ def keep_evaluation(folder: Path, facts: Mapping[str, Any], new: Mapping[str, An
 
 
 @contextmanager
-def changing(folder: Path) -> Iterator[dict[str, Any]]:
-    """Keep other writers of a folder away and yield its settings as they are now."""
-    try:
-        handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as reason:
-        raise ModelError(f"{folder}: cannot be opened ({reason.strerror})") from None
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other writers of a folder away, if it is there; it must still be the same when the turn comes."""
+    if not folder.is_dir():
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        if os.fstat(handle).st_ino != folder.stat().st_ino:
+        if not folder.is_dir() or os.fstat(handle).st_ino != folder.stat().st_ino:
             raise ModelError(f"{folder}: the model was replaced meanwhile; open it again")
-        yield read_config(folder)
+        yield
     finally:
         os.close(handle)
+
+
+@contextmanager
+def changing(folder: Path) -> Iterator[dict[str, Any]]:
+    """Keep other writers of a folder away and yield its settings as they are now."""
+    with locked(folder):
+        yield read_config(folder)
 
 
 def replace_files(folder: Path, config: Mapping[str, Any], contents: Mapping[str, str]) -> None:

@@ -38,6 +38,7 @@ from longtail.folder import (
     METRICS,
     SCHEMA,
     checksum,
+    locked,
     read_config,
     read_evaluations,
     verify_files,
@@ -200,7 +201,7 @@ class Model:
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the model folder, whole or not at all."""
-        with whole_folder(path, force=force) as folder:
+        with locked(Path(path)), whole_folder(path, force=force) as folder:
             columns = {"frequency": pa.array(self.frequencies)}
             for name, texts in (("text", self.labels.texts), ("id", self.labels.ids)):
                 if texts is not None:

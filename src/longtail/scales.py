@@ -8,6 +8,7 @@ References: [Platt 1999].
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,10 +20,10 @@ from longtail.data.tokens import Words
 from longtail.parts import Query
 from longtail.scorers.added import Additions, Scale, similar_labels
 from longtail.scorers.fused import FusedScorer
-from longtail.types import Floats, TopK, contains
+from longtail.types import Floats, LabelMatrix, TopK, contains
 
-LABELS, POINTS = 2000, 1000  # that are looked at
-BEST = 10  # new labels of a point that count, as many as of trained ones
+LABELS, POINTS, PAIRS = 5000, 1000, 4000  # that are looked at
+BEST = 10  # labels of a point that count, of trained ones; of new ones so many as are expected among the ten
 LEAST = 20  # right answers, and wrong ones, that are needed to say anything
 ROUNDS = 50  # of Newton's method
 
@@ -61,18 +62,25 @@ def as_new(scorer: FusedScorer, words: Words, validation: Split) -> tuple[Floats
         similar.eliminate_zeros()
         return similar
 
+    count = max(1, round(BEST * len(labels) / len(names)))
     added = Additions.of(names.take(labels).tolist(), words, scorer.vectors, near)
     scores, hits = list[Floats](), list[NDArray[np.bool_]]()
-    for row in np.sort(draw.permutation(len(validation))[:POINTS]).tolist():
+    for row in np.sort(draw.permutation(len(validation))[: min(POINTS, PAIRS // count)]).tolist():
         query = Query([texts[row]])
         _, values, proposed = scorer.candidates(query, BEST)
         places, own = added.scores(query, scorer, proposed, float(values.max(initial=0.0)))
-        best = np.argsort(-own, kind="stable")[:BEST]
-        chosen, one = labels[places[best]][None], np.array([row])
-        allowed = ~contains(validation.excluded[one], chosen)[0]
+        best = np.argsort(-own, kind="stable")[:count]
+        chosen = labels[places[best]]
+        allowed = ~np.isin(chosen, _row(validation.excluded, row))
         scores.append(own[best][allowed])
-        hits.append(contains(validation.targets[one], chosen)[0][allowed])
+        hits.append(np.isin(chosen[allowed], _row(validation.targets, row)))
     return np.concatenate([np.zeros(0, np.float32), *scores]), np.concatenate([np.zeros(0, np.bool_), *hits])
+
+
+def _row(matrix: LabelMatrix, row: int) -> NDArray[Any]:
+    """List the labels of one point."""
+    own: NDArray[Any] = matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]]
+    return own
 
 
 def logistic(scores: Floats, hits: NDArray[np.bool_]) -> tuple[float, float] | None:
