@@ -15,7 +15,8 @@ import scipy.sparse as sp
 from longtail.artefact import Kind, build_artefact
 from longtail.data.dataset import Labels, Split
 from longtail.errors import LongtailError
-from longtail.model import Model, read_config
+from longtail.folder import read_config
+from longtail.model import Model
 from longtail.pipeline import fit
 from longtail.recipe import find_recipe, recipe_of
 from longtail.search.exact import unit

@@ -30,7 +30,7 @@ def main() -> None:
         longtail("data", "convert", path, Path(folder) / "arrow", "--format", "arrow")
         for name, place in (("jsonl", path), ("arrow", Path(folder) / "arrow")):
             for kind in KINDS:
-                output, _ = longtail("graph", "build", place, "--kind", kind, "--dry-run")
+                output, _ = longtail("graph", "build", place, "--kind", kind, "--dry-run", "--json")
                 estimated = json.loads(output)["peak_bytes"]
                 _, measured = longtail(
                     "graph", "build", place, "--kind", kind, "--out", Path(folder) / "graphs", "--force"

@@ -94,6 +94,8 @@ def one_job(**more):
         (SUITE + '[[claim]]\nsays = "x"\nhigher = "knn"\nlower = "knn"\nmetric = "P@2"', "a claim about 'P@2'"),
         ('title = "x"\nrun = 3', "[[run]]"),
         ('title = "x"', "nothing to run"),
+        ('data = ["pets"]', "other.toml: has no title; add a line: title = …"),
+        ('title = "x"\n[[run]]\nrecipe = "knn"', "other.toml: run 1: has no name; add a line: name = …"),
     ],
 )
 def test_a_wrong_suite_is_refused_with_the_remedy(place, text, complaint):
@@ -132,6 +134,7 @@ def test_the_command_writes_lines_and_a_table_and_does_nothing_twice(place):
     assert [line["seed"] for line in lines] == [0, 1]
     first = lines[0]
     assert first["P@1"] == 100 and first["suite"] == "small" and first["continued"] == 0
+    assert len(first["fingerprint"]) == 32 and first["done"] == []
     assert {"fingerprint", "bins", "seconds", "cpu_seconds", "commit", "threads", "machine", "time"} <= first.keys()
     assert all(first[cost] > 0 for cost in ("seconds", "peak_mb", "model_mb", "latency_ms", "batch_seconds"))
     page = (place / "results" / "small.md").read_text()

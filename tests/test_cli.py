@@ -15,6 +15,7 @@ from conftest import ROOT, shared_data
 from typer.main import get_command
 
 from longtail.cli import app, main
+from longtail.recipe import RECIPES, summary
 
 FLAGS = json.loads((ROOT / "tests" / "golden" / "flags.json").read_text())
 
@@ -127,7 +128,7 @@ def test_models_side_by_side(folder):
     assert difference["metrics"][0]["difference"] == 0
     assert difference["worse_labels"] == difference["better_points"] == []
     shown = run("compare", folder / "one", folder / "two", "--data", data).stdout
-    assert "test, 1 points" in shown
+    assert "test, 1 point" in shown
     assert "95 %" in shown
     assert "kept with the models" in run("compare", folder / "one").stdout
     assert run("compare", folder / "none").returncode == 3
@@ -141,7 +142,7 @@ def test_the_seed_is_taken_from_either_place(folder):
 
 
 def test_settings_and_scores_of_the_papers(folder):
-    line = ("train", "astec", "--data", folder / "d", "--out", folder / "x", "--dry-run", "--published")
+    line = ("train", "astec", "--data", folder / "d", "--out", folder / "x", "--dry-run", "--json", "--published")
     plain, large = run(*line[:-1]), run(*line, "LF-Amazon-131K")
     assert json.loads(plain.stdout)["disk_bytes"] < json.loads(large.stdout)["disk_bytes"]  # 512 dimensions
     refused = run(*line, "LF-AmazonTitles-131k")
@@ -171,6 +172,8 @@ def test_version():
 
 def test_dry_run_writes_nothing(folder):
     done = run("train", "knn", "--data", folder / "d", "--out", folder / "dry", "--dry-run")
+    assert done.stdout.startswith("about ") and "on disk" in done.stdout and "second" in done.stdout
+    done = run("train", "knn", "--data", folder / "d", "--out", folder / "dry", "--dry-run", "--json")
     assert set(json.loads(done.stdout)) == {"memory_bytes", "disk_bytes", "seconds"}
     assert not (folder / "dry").exists()
 
@@ -311,3 +314,88 @@ def test_help_teaches():
     assert "knn" in run("recipes").stdout
     assert "gandalf" in json.loads(run("recipes", "--json").stdout)["augmentations"]
     assert "jsonl" in json.loads(run("data", "formats", "--json").stdout)
+
+
+def test_what_evaluate_measures_compare_shows_later_without_the_data(folder):
+    out = folder / "measured"
+    assert run("train", "knn", "--data", folder / "d", "--out", out).returncode == 0
+    assert json.loads((out / "metrics.json").read_text()) == {"evaluations": []}
+    before = run("compare", out)
+    assert "not evaluated" in before.stdout and "–" in before.stdout
+    done = run("evaluate", out, "--data", folder / "d", "--json")
+    assert "kept with the model" in done.stderr
+    measured = json.loads(done.stdout)
+    shown = json.loads(run("compare", out, "--json").stdout)["models"][0]
+    assert {name: shown[name] for name in measured} == measured
+    after = run("compare", out).stdout
+    assert "test, 1 point" in after and "100.0" in after and "–" not in after
+    assert run("labels", "check", out).returncode == 0
+    assert run("predict", out, "-", stdin="a cat").returncode == 0
+
+
+def test_a_report_of_any_runs(folder):
+    data = folder / "d"
+    for name, setting in (("left", "lexical.share=1"), ("right", "lexical.share=0")):
+        assert run("train", "knn", "--data", data, "--out", folder / name, "--set", setting).returncode == 0
+    done = run("report", folder / "left", "--data", data, "--split", "train", "--out", folder / "one.html")
+    assert done.returncode == 0 and "wrote" in done.stderr, done.stderr
+    page = (folder / "one.html").read_text()
+    assert "left on d, train" in page and "10 predictions" in page
+    assert page.count("<svg") == 2 and "<script" not in page
+    both = run(
+        "report", folder / "left", folder / "right", "--data", data, "--split", "train", "-o", folder / "two.html"
+    )
+    assert both.returncode == 0, both.stderr
+    page = (folder / "two.html").read_text()
+    assert "right instead of left" in page and "95 % interval" in page
+    assert run("report", folder / "none", "--data", data).returncode == 3
+
+
+def test_every_recipe_has_a_line_of_its_own(folder):
+    lines = [summary(name) for name in RECIPES]
+    assert len(set(lines)) == len(lines) and all(len(line) > 20 for line in lines)
+    assert "all of which are scored" in summary("inceptionxml")
+    assert "best clusters" in summary("inceptionxml_plus")
+
+
+@pytest.mark.parametrize("stage", ["before", "after"])
+def test_who_stops_a_training_is_told_how_to_go_on(folder, monkeypatch, stage):
+    out = folder / f"stopped-{stage}"
+
+    def stop(*_, scratch, **__):
+        if stage == "after":
+            scratch.mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("longtail.pipeline.fit", stop)
+    done = run("train", "knn", "--data", folder / "d", "--out", out)
+    assert done.returncode == 130
+    told = "goes on where it was" if stage == "after" else "begins again"
+    assert told in done.stderr and f"longtail train knn --data {folder / 'd'} --out {out}" in done.stderr
+    assert "Traceback" not in done.stderr and "Aborted" not in done.stderr
+
+
+def test_one_thing_is_named_in_the_singular(folder):
+    out = folder / "singular"
+    trained = run("train", "knn", "--data", folder / "d", "--out", out, "--licence", "CC0-1.0", "--json")
+    assert json.loads(trained.stdout) == {"run": str(out), "points": 12, "labels": 3, "done": []}
+    assert 'license: "CC0-1.0"' in (out / "README.md").read_text()
+    added = run("labels", "add", out, "-", stdin="bird\n")
+    assert "added 1 label;" in added.stderr
+    assert "took 1 label away" in run("labels", "undo", out).stderr
+    assert "evaluating on 1 point\n" in run("evaluate", out, "--data", folder / "d").stderr
+
+
+def test_decisions_leave_out_what_held_out_points_say_is_too_low(folder):
+    many = folder / "many"
+    many.mkdir()
+    rows = [{"text": f"word{n % 9} fog{n % 7}", "labels": [n % 9]} for n in range(400)]
+    (many / "trn.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (many / "lbl.jsonl").write_text("".join(f'{{"text": "label{n}"}}\n' for n in range(9)))
+    wide = ("--set", "lexical.neighbours=100", "--set", "lexical.power=1")
+    assert run("train", "knn", "--data", many, "--out", folder / "decided", *wide).returncode == 0
+    every = json.loads(run("predict", folder / "decided", "-", stdin="word3 fog1").stdout)["labels"]
+    sure = json.loads(run("predict", folder / "decided", "-", "--decide", "bins", stdin="word3 fog1").stdout)["labels"]
+    assert [label["text"] for label in sure] == ["label3"] and len(every) > 1
+    for wrong in (("--decide", "bin"), ("--decide", "bins", "--threshold", "0.5")):
+        assert run("predict", folder / "decided", "-", *wrong, stdin="word3").returncode == 3

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from longtail.cli.demo import examples, write_report
+from dataclasses import replace
+
+from longtail.cli.report import Report, examples
+from longtail.comparison import Comparison
 from longtail.data.dataset import from_rows
 from longtail.pipeline import evaluate, fit
 
@@ -13,17 +16,21 @@ DATA = from_rows(
 
 def test_the_report_shows_what_the_terminal_shows(tmp_path):
     model = fit("knn", DATA.train)
-    predictions = examples({"a": model, "b": model}, DATA, k=2, count=3)
+    predictions = examples({"a": model, "b": model}, DATA.test, k=2, count=3)
     assert len(predictions) == 3
     for text, lists in predictions:
         assert len(lists) == 2
         assert lists[0][0] == (text.split(maxsplit=1)[1], True)
     result = evaluate(model, DATA.test)
     results = {"knn": result, "frugal-plain": result, "frugal": result}
-    write_report(tmp_path / "report.html", DATA, results, predictions, {"without Gandalf": [2.0, 1.0]})
+    report = Report(
+        title="t", about="a", comparison=Comparison(results), frequencies=model.frequencies, predictions=predictions,
+        series={"without Gandalf": "frugal-plain", "with Gandalf": "frugal"}, curves={"without Gandalf": [2.0, 1.0]},
+    )  # fmt: skip
+    report.write(tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert text.count("<svg") == 3
     assert "&lt;b&gt;fox&lt;/b&gt; ✓" in text
     assert f"{result.values['PSP@5']:.2f}" in text
-    write_report(tmp_path / "report.html", DATA, results, predictions, {})
+    replace(report, curves={}).write(tmp_path / "report.html")
     assert (tmp_path / "report.html").read_text().count("<svg") == 2

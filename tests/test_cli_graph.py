@@ -71,8 +71,9 @@ def test_build_writes_the_graph_whole_and_refuses_to_replace_it(folder, tmp_path
 @pytest.mark.parametrize("kind", ["conditionals", "glas", "walk", "proximity"])
 def test_every_kind_can_be_built_estimated_and_shown(kind, folder, tmp_path):
     file = tmp_path / f"{kind}.safetensors"
-    estimated = json.loads(run("graph", "build", folder, "--kind", kind, "--dry-run"))
+    estimated = json.loads(run("graph", "build", folder, "--kind", kind, "--dry-run", "--json"))
     assert set(estimated) == {"peak_bytes", "seconds", "entries"}
+    assert run("graph", "build", folder, "--kind", kind, "--dry-run").startswith("about ")
     assert not file.exists()
     run("graph", "build", folder, "--kind", kind, "--out", file, "--top", 3)
     assert len(read_arrays(file)["indptr"]) == 5
@@ -125,7 +126,7 @@ def test_from_names_the_format(folder, tmp_path):
     file.write_text("".join(json.dumps({"text": text, "labels": labels}) + "\n" for text, labels in ROWS))
     for args in (("graph", "show", file, "--label", "0", "--json"), ("graph", "fit", file, "--json")):
         assert json.loads(run(*args, "--from", "jsonl"))
-    assert json.loads(run("graph", "build", folder, "--from", "jsonl", "--dry-run"))["entries"] > 0
+    assert json.loads(run("graph", "build", folder, "--from", "jsonl", "--dry-run", "--json"))["entries"] > 0
     run("augment", folder, tmp_path / "more", "--from", "jsonl")
     with pytest.raises(DataError):
         run("augment", folder, tmp_path / "none", "--from", "parquet")
@@ -287,7 +288,7 @@ def test_augment_writes_a_folder_like_the_shared_data_sets(folder, tmp_path):
     assert augmented.test.excluded.nnz == 1
     assert augmented.labels.texts.tolist() == LABELS
     assert json.loads((out / "augmentation.json").read_text())["part"] == "gandalf"
-    with pytest.raises(DataError, match="--force"):
+    with pytest.raises(DataError, match="force=True"):
         run("augment", folder, out)
 
 

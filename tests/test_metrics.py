@@ -343,6 +343,7 @@ def test_evaluation_as_json_and_as_text():
     settings = {"train_frequencies": np.array([1000, 20, 3]), "train_points": 1000, "ks": (1, 3), "bin_count": 2}
     evaluation = metrics.evaluate(top, targets, **settings)
     record = json.loads(json.dumps(evaluation.to_dict()))
+    assert not {"dataset", "split", "fingerprint", "intervals", "reliability"} & set(record)  # lines have their own
     assert record["P@3"] == 33.3333
     assert record["points"] == 2
     assert record["propensity"] == {"a": 0.55, "b": 1.5}

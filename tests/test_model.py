@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from longtail import folder as folder_module
 from longtail.data.dataset import from_rows
 from longtail.errors import DataError, LongtailError, ModelError
+from longtail.folder import SCHEMA, changing, keep_evaluation, read_config, replace_files, write_config
 from longtail.index import Index
-from longtail.model import SCHEMA, Model, read_config, write_config
-from longtail.pipeline import fit
+from longtail.model import Model
+from longtail.pipeline import evaluate, fit
 
 
 @pytest.fixture
@@ -116,3 +120,82 @@ def test_a_folder_of_another_version_is_refused_in_one_line(model, tmp_path):
         assert str(error.value) == (
             f"{run}: written by another version of longtail (schema 1, this one reads 4); train again"
         )
+
+
+def test_an_evaluation_is_kept_with_the_folder(model, data, tmp_path):
+    run = tmp_path / "run"
+    model.save(run)
+    assert model.metrics == {} == Model.load(run).metrics
+    assert "Not evaluated yet" in (run / "README.md").read_text()
+    result = evaluate(model, data.train)
+    keep_evaluation(run, model.facts(), result.to_dict())
+    loaded = Model.load(run)  # every checksum is right
+    assert loaded.metrics["P@1"] == pytest.approx(result.values["P@1"], abs=1e-4)
+    assert (loaded.metrics["split"], loaded.metrics["fingerprint"]) == ("train", data.train.fingerprint)
+    keep_evaluation(run, model.facts(), result.to_dict())  # the same points again
+    keep_evaluation(run, model.facts(), evaluate(model, data.train.named("test")).to_dict())
+    assert [one["split"] for one in Model.load(run).evaluations] == ["train", "test"]
+    about = Index.load(run).describe()
+    assert about["metrics"]["P@1"] == loaded.metrics["P@1"]
+    assert about["evaluated"]["split"] == "test"
+    assert "| P | " in (run / "README.md").read_text()
+
+
+def test_figures_are_kept_whole_or_not_at_all(model, data, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    model.save(run)
+    figures = evaluate(model, data.train).to_dict()
+    for place in range(4):  # config, metrics, card, config: stopped before each of them
+        calls = iter(range(10))
+        real = folder_module.whole_file
+
+        def stop(path, *, place=place, calls=calls, real=real):
+            if next(calls) == place:
+                raise KeyboardInterrupt
+            return real(path)
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr("longtail.folder.whole_file", stop)
+            patch.setattr("longtail.files.whole_file", stop)
+            keep_evaluation(run, model.facts(), figures)
+        Model.load(run)
+        Index.load(run)
+    keep_evaluation(run, model.facts(), figures)
+    (run / "metrics.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"metrics\.json: changed"):
+        Model.load(run)
+
+
+def test_figures_of_a_model_that_was_replaced_meanwhile_are_not_kept(model, data, tmp_path):
+    fit("knn", data.train.take(np.arange(10))).save(tmp_path / "run")
+    with pytest.raises(ModelError, match="replaced while it was evaluated"):
+        keep_evaluation(tmp_path / "run", model.facts(), evaluate(model, data.train).to_dict())
+
+
+def test_figures_of_an_earlier_version_are_read(model, tmp_path):
+    run = tmp_path / "run"
+    model.save(run)
+    with changing(run) as config:
+        replace_files(run, config, {"metrics.json": json.dumps({"P@1": 50.0, "points": 3, "bins": []})})
+    loaded = Model.load(run)
+    assert (loaded.metrics["P@1"], loaded.metrics["split"]) == (50.0, "validation")
+    assert Index.load(run).describe()["metrics"] == {"P@1": 50.0}
+
+
+def test_a_folder_is_changed_by_one_at_a_time(model, data, tmp_path):
+    run, turns = tmp_path / "run", []
+    model.save(run)
+    other = fit("knn", data.train.take(np.arange(10)))
+
+    def replace_model():
+        other.save(run, force=True)
+        turns.append("replaced")
+
+    with changing(run) as config:
+        thread = threading.Thread(target=replace_model)
+        thread.start()
+        time.sleep(0.2)
+        assert turns == []  # it waits
+        replace_files(run, config, {"metrics.json": json.dumps({"evaluations": []})})
+    thread.join()
+    assert turns == ["replaced"] and Model.load(run).points == 10

@@ -9,7 +9,8 @@ import longtail
 
 NAMES = {
     "DataError", "Dataset", "Evaluation", "Index", "LongtailClassifier", "LongtailError", "Model", "ModelError",
-    "Recipe", "RecipeError", "ResourceError", "Split", "TopK", "evaluate", "find_recipe", "fit", "load", "write",
+    "Recipe", "RecipeError", "ResourceError", "Split", "TopK", "compare", "evaluate", "find_recipe", "fit", "load",
+    "write",
 }  # fmt: skip
 
 

@@ -3,10 +3,10 @@
 TEXT + LABELS → data → labels → augment → training → scorers → model → metrics → report
 
 import longtail as lt
-data = lt.load("folder")
-model = lt.fit("knn", data.train)
+data = lt.load("folder")  # or lt.Dataset.from_frame(frame, text="title", labels="tags")
+model = lt.fit("knn", data)
 top = model.predict(["position of an element"], k=5)
-print(lt.evaluate(model, data.test))
+print(lt.evaluate(model, data))
 model.save("runs/first")
 """
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from longtail.data.formats import load, write
     from longtail.errors import DataError, LongtailError, ModelError, RecipeError, ResourceError
     from longtail.estimator import LongtailClassifier
+    from longtail.evaluation import Evaluation
     from longtail.index import Index
-    from longtail.metrics import Evaluation
     from longtail.model import Model
-    from longtail.pipeline import evaluate, fit
+    from longtail.pipeline import compare, evaluate, fit
     from longtail.recipe import Recipe, find_recipe
     from longtail.types import TopK
 
@@ -32,10 +32,10 @@ _PLACES = {
     "longtail.data.formats": ("load", "write"),
     "longtail.errors": ("DataError", "LongtailError", "ModelError", "RecipeError", "ResourceError"),
     "longtail.estimator": ("LongtailClassifier",),
+    "longtail.evaluation": ("Evaluation",),
     "longtail.index": ("Index",),
-    "longtail.metrics": ("Evaluation",),
     "longtail.model": ("Model",),
-    "longtail.pipeline": ("evaluate", "fit"),
+    "longtail.pipeline": ("compare", "evaluate", "fit"),
     "longtail.recipe": ("Recipe", "find_recipe"),
     "longtail.types": ("TopK",),
 }
@@ -44,7 +44,8 @@ _WHERE = {name: module for module, names in _PLACES.items() for name in names}
 __version__ = "0.1.0"
 __all__ = [
     "DataError", "Dataset", "Evaluation", "Index", "LongtailClassifier", "LongtailError", "Model", "ModelError",
-    "Recipe", "RecipeError", "ResourceError", "Split", "TopK", "evaluate", "find_recipe", "fit", "load", "write",
+    "Recipe", "RecipeError", "ResourceError", "Split", "TopK", "compare", "evaluate", "find_recipe", "fit", "load",
+    "write",
 ]  # fmt: skip
 
 

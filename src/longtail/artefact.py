@@ -18,7 +18,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from longtail.errors import MissingExtra, ModelError
 from longtail.files import read_arrays, write_arrays
-from longtail.model import Model, checksum, read_config, verify_files, write_config
+from longtail.folder import changing, checksum, read_config, verify_files, write_config
+from longtail.model import Model
 from longtail.parts import LabelStore, Query
 from longtail.scorers.fused import FusedScorer
 from longtail.search.hnsw import BEST, HNSW
@@ -26,7 +27,7 @@ from longtail.search.ivf import IVF
 from longtail.search.quantised import REMEDY, Precision, Quantised
 from longtail.stores.memory import MemoryStore
 from longtail.types import Floats, Ints, Progress
-from longtail.whole import held, sweep
+from longtail.whole import sweep
 
 Kind = Literal["auto", "exact", "hnsw", "ivf"]
 SMALL = 3000  # labels up to which looking at all of them is quick
@@ -72,12 +73,12 @@ def build_artefact(
     leader = _leader(vectors, store.bias, search, progress)
     info, arrays = _choose(Trial(model), precision, leader, recall, or_exact=search == "auto")
     info = replace(info, file=f"index_{secrets.token_hex(6)}.safetensors")
-    with held(folder):
-        if read_config(folder) != config:
+    with changing(folder) as now:
+        if now != config:
             raise ModelError(f"{folder}: the model or its index was replaced meanwhile; run it again")
         sweep(folder)
         write_arrays(folder / info.file, arrays)
-        files = {name: value for name, value in config["files"].items() if name not in own}
+        files = {name: value for name, value in config["files"].items() if not OWN.fullmatch(name)}
         files[info.file] = checksum(folder / info.file)
         write_config(folder, {**config, "files": files, "index": asdict(info)})
         for other in folder.iterdir():

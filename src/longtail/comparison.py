@@ -6,16 +6,24 @@ difference that a few points decide is seen as such.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from longtail.data.dataset import Split
+from longtail.evaluation import Evaluation
+from longtail.markup import html_table
 from longtail.types import LabelMatrix, TopK, best_of, contains
 
 DRAWS = 1000
+METRICS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "Cov@5")  # of a table of models
+DIFFERENCES = ("metric", "before", "after", "difference", "95 %", "certain")  # of a table of a pair
+NORMAL = 1.96  # standard errors to each side of a 95 % interval
+Interval: TypeAlias = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,31 @@ def gains(top: TopK, targets: LabelMatrix, inverse: NDArray[Any], k: int) -> Gai
     ideal_top = best_of(ideal, k)
     best = np.where(ideal_top.labels >= 0, inverse[ideal_top.labels], 0.0)
     return Gains(hits.sum(1).astype(np.float64), weights.sum(1), best.sum(1))
+
+
+def intervals(top: TopK, targets: LabelMatrix, inverse: NDArray[Any], ks: Sequence[int]) -> dict[str, Interval]:
+    """Return 95 % intervals of P@k and PSP@k in percent, by the spread over points: of means, and of a ratio of means.
+
+    >>> from longtail.types import label_matrix
+    >>> truth = label_matrix(np.arange(5), np.array([0, 1, 0, 1]), (4, 2))
+    >>> found = intervals(TopK(np.zeros((4, 1), np.int32), np.zeros((4, 1), np.float32)), truth, np.ones(2), (1,))
+    >>> [round(value) for value in found["P@1"]]
+    [1, 99]
+    """
+    out: dict[str, Interval] = {}
+    for k in ks if len(top) else ():
+        found = gains(top, targets, inverse, k)
+        out[f"P@{k}"] = _interval(found.hits, np.full(len(top), float(k)))
+        out[f"PSP@{k}"] = _interval(found.gains, found.best)
+    return out
+
+
+def _interval(gained: NDArray[np.float64], most: NDArray[np.float64]) -> Interval:
+    """Return the interval of a ratio of two sums over points, between 0 and 100."""
+    total = max(float(most.sum()), 1e-12)
+    ratio = float(gained.sum()) / total
+    wide = NORMAL * float(np.sqrt(np.square(gained - ratio * most).sum())) / total
+    return 100 * max(0.0, ratio - wide), 100 * min(1.0, ratio + wide)
 
 
 def paired(
@@ -136,3 +169,79 @@ def _extremes(
         rows = order[sign * change[order] > 0]
         sides.append([Change(int(row), int(first[row]), int(second[row]), int(of[row])) for row in rows])
     return sides[0], sides[1]
+
+
+@dataclass(frozen=True)
+class Named:
+    """A label or a point that changed, with its text."""
+
+    text: str
+    change: Change
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able object."""
+        change = self.change
+        return {"id": change.place, "text": self.text, "first": change.first, "second": change.second, "of": change.of}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What changed from one model to another on the same points."""
+
+    first: str
+    second: str
+    metrics: tuple[Difference, ...]
+    better_labels: tuple[Named, ...]
+    worse_labels: tuple[Named, ...]
+    better_points: tuple[Named, ...]
+    worse_points: tuple[Named, ...]
+
+    @classmethod
+    def of(cls, first: str, second: str, one: TopK, other: TopK, split: Split, inverse: NDArray[Any]) -> Pair:
+        """Compare the predictions of two models for a split."""
+        sides: list[tuple[Named, ...]] = []
+        for changed, names in (
+            (changed_labels(one, other, split.targets), split.labels.texts or split.labels.ids),
+            (changed_points(one, other, split.targets), split.texts),
+        ):
+            for entries in changed:
+                sides.append(tuple(Named(names[entry.place] if names else "", entry) for entry in entries))
+        return cls(first, second, tuple(paired(one, other, split.targets, inverse)), *sides)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able object."""
+        return {
+            "run": self.second,
+            "against": self.first,
+            "metrics": [entry.to_dict() for entry in self.metrics],
+            "better_labels": [entry.to_dict() for entry in self.better_labels],
+            "worse_labels": [entry.to_dict() for entry in self.worse_labels],
+            "better_points": [entry.to_dict() for entry in self.better_points],
+            "worse_points": [entry.to_dict() for entry in self.worse_points],
+        }
+
+    def rows(self) -> list[tuple[str, float, float, str, str, str]]:
+        """Return a row for each metric: before, after, the difference with its interval, and whether it is certain."""
+        return [
+            (one.metric, one.first, one.second, f"{one.difference:+.2f}", f"{one.low:+.2f} to {one.high:+.2f}",
+             "yes" if one.certain else "no")
+            for one in self.metrics
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Models evaluated on the same points, and what changed from the first to each of the others."""
+
+    evaluations: Mapping[str, Evaluation]
+    pairs: tuple[Pair, ...] = ()
+
+    def rows(self, metrics: Sequence[str] = METRICS) -> list[tuple[Any, ...]]:
+        """Return a row for each model: its name and its metrics."""
+        return [(name, *(one.values[metric] for metric in metrics)) for name, one in self.evaluations.items()]
+
+    def _repr_html_(self) -> str:
+        tables = [html_table(("%", *METRICS), self.rows())]
+        for pair in self.pairs:
+            tables.append(html_table(DIFFERENCES, pair.rows(), f"{pair.second} instead of {pair.first}"))
+        return "".join(tables)

@@ -9,8 +9,8 @@ from typing import Any
 
 from longtail.artefact import OWN
 from longtail.errors import LongtailError, ModelError
+from longtail.folder import read_config, verify_files, write_config
 from longtail.index import Index
-from longtail.model import read_config, verify_files, write_config
 from longtail.whole import EARLIER, TEMPORARY, held, restored, sweep
 
 TEXTS = 20  # training texts that a folder is asked

@@ -2,7 +2,8 @@
 
 LongtailError            1
 ├── DataError            3   an input file or value is wrong: file, line, what was found, what to do
-│   └── BadArgument      3   the same, and a ValueError too, as scikit-learn expects of an estimator
+│   ├── BadArgument      3   the same, and a ValueError too, as scikit-learn expects of an estimator
+│   └── Occupied         3   something is there already that would have to be replaced
 ├── ModelError           3   a model folder cannot be used
 ├── RecipeError          4   a recipe name, field or value is wrong
 └── ResourceError        5   memory, disk or an optional package is missing
@@ -38,7 +39,11 @@ class DataError(LongtailError):
 
 
 class BadArgument(DataError, ValueError):
-    """An argument of an estimator is wrong."""
+    """An argument of a function or of an estimator is wrong."""
+
+
+class Occupied(DataError):
+    """Something is there already that would have to be replaced: the command line names its flag for that."""
 
 
 class ModelError(LongtailError):

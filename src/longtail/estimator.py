@@ -13,6 +13,7 @@ from longtail.data.dataset import Labels, Split
 from longtail.errors import BadArgument, MissingExtra
 from longtail.pipeline import fit
 from longtail.recipe import Recipe, find_recipe
+from longtail.records import overridden
 from longtail.types import Floats, LabelMatrix, Texts, TopK, contains, label_matrix, no_pairs
 
 try:
@@ -30,7 +31,8 @@ class LongtailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     `recipe` is a name or a Recipe, `settings` changes it as `--set` does: {"training.epochs": 5}. `label_texts` are the
     texts of the labels: one for each column of a label matrix, or by name; a name that no point has is a label too.
-    `predict` returns the best `top` labels of each text whose probability is at least `threshold`.
+    `predict` returns the best `top` labels of each text whose probability is at least `threshold`, or whose score is at
+    least a threshold that held-out points tuned: "global", "bins" or "labels" for F1, "bins:0.9" for that precision.
 
     Probabilities are calibrated on validation points that the fit holds out. Where it holds none out (few points, or a
     recipe with nothing to choose) they are a softmax over the scores of a text: good for order only.
@@ -50,7 +52,7 @@ class LongtailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings: Mapping[str, Any] | None = None,
         label_texts: Names | None = None,
         top: int = 5,
-        threshold: float = 0.0,
+        threshold: float | str = 0.0,
         seed: int = 0,
     ) -> None:
         self.recipe = recipe
@@ -92,7 +94,13 @@ class LongtailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, texts: Iterable[str]) -> sp.csr_array:
         """Return an indicator matrix (N, L): 1 for the best `top` labels that reach the threshold."""
         topk, probabilities = self._topk(texts, self.top)
-        mask = (topk.labels >= 0) & (probabilities >= self.threshold)
+        mask = topk.labels >= 0
+        if isinstance(self.threshold, str):
+            model = self.model_
+            limits = model.chosen(self.threshold, model.frequencies, probabilities=False)["limits"]
+            mask &= topk.scores >= limits[topk.labels]
+        else:
+            mask &= probabilities >= self.threshold
         return _matrix(topk, np.ones_like(probabilities), mask, len(self.classes_), np.int64)
 
     def predict_proba(self, texts: Iterable[str]) -> sp.csr_array:
@@ -112,9 +120,7 @@ class LongtailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _recipe(self) -> Recipe:
         """Find the recipe and apply the settings."""
-        recipe = find_recipe(self.recipe)
-        for path, value in (self.settings or {}).items():
-            recipe = recipe.override(path, value)
+        recipe = overridden(find_recipe(self.recipe), (self.settings or {}).items())
         return recipe.override("seed", self.seed)
 
     def _topk(self, texts: Iterable[str], k: int) -> tuple[TopK, Floats]:

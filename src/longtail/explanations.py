@@ -6,20 +6,22 @@ A word's share is what the score loses without it, scored anew: that works for e
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from longtail.data.dataset import Labels
 from longtail.data.tokens import WORD, Words
+from longtail.errors import DataError
 from longtail.labels.propensity import bins
-from longtail.model import Model
-from longtail.parts import Query
-from longtail.scorers.lexical import LABELS, POINTS
+from longtail.parts import Query, Scorer
+from longtail.predictions import Predictor
+from longtail.probabilities import Probabilities
+from longtail.scorers.lexical import LABELS, POINTS, LexicalScorer
 from longtail.search.inverted import Inverted
 
 BINS = ("head", "torso", "tail")
@@ -27,6 +29,7 @@ MOST_WORDS = 50  # of a long text that are tried
 NEAR = 5  # points, label texts
 NEIGHBOURS = 10
 LOOKED = 2000  # points of a label that are compared with a text
+RANKED = 100  # labels among which an explained label is looked for
 CHECKED = 20  # points by which an index is known to hold the training texts
 
 Score = Callable[[str], float]
@@ -81,11 +84,74 @@ class Explanation:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
 
+class Explained(Protocol):
+    """What a model must have to explain its predictions."""
+
+    @property
+    def labels(self) -> Labels:
+        """Its labels."""
+
+    @property
+    def frequencies(self) -> NDArray[np.int64]:
+        """Training points of each label."""
+
+    @property
+    def words(self) -> Words:
+        """Its words."""
+
+    @property
+    def vectors(self) -> Scorer | None:
+        """What scores by vectors."""
+
+    @property
+    def lexical(self) -> LexicalScorer | None:
+        """What scores by the words of training points."""
+
+    @property
+    def examples(self) -> Any:
+        """Its training points, texts and targets."""
+
+    @property
+    def probabilities(self) -> Probabilities | None:
+        """What turns scores into probabilities."""
+
+
 class Reasons:
     """What a model knows about its points and labels, looked up when it is asked for."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Explained) -> None:
         self.model = model
+
+    def explanation(
+        self, text: str, label: int, predictor: Predictor, labels: Labels, removed: Set[int] = frozenset()
+    ) -> Explanation:
+        """Return why a text gets a label: one of `labels`, new ones included, as a predictor scores it."""
+        if not 0 <= label < len(labels):
+            raise DataError(f"there is no label {label}", remedy=f"use 0 to {len(labels) - 1}")
+        model, chosen = self.model, np.array([label])
+
+        def score(words: str) -> float:
+            own, scores = predictor.within(words, chosen)
+            return float(scores[0]) if len(own) else 0.0
+
+        found, _ = predictor.one(text, min(RANKED, len(labels)))
+        ranks = [place for place in found.tolist() if place not in removed]
+        value = score(text)
+        return Explanation(
+            text=text,
+            label=label,
+            label_text=name_of(labels, label),
+            score=round(value, 6),
+            probability=None if model.probabilities is None else float(model.probabilities(np.array([value]))[0]),
+            rank=ranks.index(label) + 1 if label in ranks else None,
+            frequency=int(model.frequencies[label]) if label < len(model.frequencies) else 0,
+            bin=self.bin(label),
+            words=carried(text, score),
+            points=self.near_points(text, label),
+            label_texts=self.near_labels(text, labels),
+            neighbours=self.neighbours(label, labels),
+            looked=looked_at(model, text, label),
+        )
 
     @cached_property
     def near(self) -> Inverted | None:
@@ -196,7 +262,7 @@ def name_of(labels: Labels, label: int) -> str:
     return str(label) if labels.texts is None else labels.texts[label]
 
 
-def looked_at(model: Model, text: str, label: int) -> tuple[Word, ...]:
+def looked_at(model: Explained, text: str, label: int) -> tuple[Word, ...]:
     """Return the words of a text as they are read, with how much a label looks at each; only attention knows that."""
     scorer: Any = model.vectors
     while hasattr(scorer, "first"):

@@ -28,10 +28,15 @@ LARGEST_HEADER = 16 * 2**20
 TYPES = {"F64": "f8", "F32": "f4", "F16": "f2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1", "U8": "u1"}
 
 
+def indented(value: object) -> str:
+    """Return indented JSON."""
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+
+
 def write_json(path: str | Path, value: object) -> None:
     """Write indented JSON, whole or not at all."""
     with whole_file(path) as partial:
-        partial.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        partial.write_text(indented(value), encoding="utf-8")
 
 
 def regular(path: Path, *, links: bool = False) -> int:

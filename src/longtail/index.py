@@ -26,16 +26,17 @@ from longtail.artefact import open_artefact
 from longtail.data.dataset import Labels
 from longtail.data.tokens import WORD
 from longtail.errors import DataError, LongtailError, ModelError
-from longtail.explanations import Explanation, Reasons, carried, looked_at, name_of
+from longtail.explanations import Explanation, Reasons, name_of
+from longtail.folder import REPLACED, read_config, verify_files
 from longtail.labels.journal import Added, Change, Journal, Removed
-from longtail.model import Model, read_config, strings, verify_files
-from longtail.predictions import Groups, Predictor, Rules, predict
+from longtail.model import Model, strings
+from longtail.predictions import Groups, Predictor, Rules, finished, predict
 from longtail.scorers.added import Additions, similar_labels
-from longtail.types import LabelMatrix, Texts, TopK, joined
+from longtail.types import LabelMatrix, Texts, TopK, counted, joined
 
 log = logging.getLogger("longtail")
 LARGE = 256 * 2**20  # bytes of a folder whose checksums are compared before it answers; a larger one answers meanwhile
-RANKED = 100  # labels among which an explained label is looked for
+MEASURED = ("dataset", "split", "points", "fingerprint", "date")  # what metrics were measured on
 LENGTH = 10_000  # characters of a label text
 
 
@@ -68,7 +69,7 @@ class Index:
     def __init__(self, folder: Path, model: Model, config: Mapping[str, Any]) -> None:
         self.folder, self.model = folder, model
         self.name = folder.resolve().name
-        self._files = dict(config["files"])
+        self._files = {name: value for name, value in config["files"].items() if name not in REPLACED}
         self._vectors, self.served = open_artefact(folder, model, config)
         self._scorer = replace(model.scorer, vectors=self._vectors)
         self._reasons = Reasons(model)
@@ -136,14 +137,14 @@ class Index:
             raise self.damage
 
     def __repr__(self) -> str:
-        return f"Index({self.name}: {self.model.recipe.name}, {len(self.labels):,} labels)"
+        return f"Index({self.name}: {self.model.recipe.name}, {counted(len(self.labels), 'label')})"
 
     def predict(
         self,
         texts: Iterable[str],
         k: int = 5,
         *,
-        threshold: float | None = None,
+        threshold: float | str | None = None,
         allow: Sequence[int] | LabelMatrix | None = None,
         deny: Sequence[int] | LabelMatrix | None = None,
         exclude: LabelMatrix | None = None,
@@ -154,59 +155,25 @@ class Index:
 
         `allow` and `deny` are labels for all texts, or a matrix (N, L) with a row for each; `exclude` is such a matrix
         too, as splits have it. `groups` says which labels are much the same. `probabilities` replaces scores by the
-        share of predictions with such a score that were right on held-out points. `threshold` drops what lies below.
+        share of predictions with such a score that were right on held-out points. `threshold` drops what lies below: a
+        number, or thresholds that held-out points tuned: "global", "bins" or "labels" for the best F1, "bins:0.9" for a
+        precision of 0.9.
         """
         if k < 1:
             raise DataError(f"k is {k}", remedy="ask for at least one label")
         self._sound()
         queries, now = strings(texts), self._now
+        chosen = self.model.chosen(threshold, now.frequencies, probabilities=probabilities)
         rules = Rules(allow, deny, exclude, groups, now.removed).checked(len(queries), len(now.labels))
         top = predict(now.predictor, queries, min(k, len(now.labels)), rules)
-        labels, scores = top.labels, top.scores
-        if probabilities:
-            scores = np.where(labels < 0, -np.inf, self._curve()(scores)).astype(np.float32)
-        if threshold is not None:
-            low = scores < threshold
-            labels, scores = np.where(low, -1, labels).astype(np.int32), np.where(low, -np.inf, scores)
-        return TopK(labels, scores.astype(np.float32), now.labels.texts)
-
-    def _curve(self) -> Any:
-        """Return what turns scores into probabilities."""
-        if self.model.probabilities is None:
-            raise DataError(
-                f"{self.name}: no points were held out when it was trained, so scores are not probabilities",
-                remedy="train a recipe that chooses on held-out points (knn, frugal)",
-            )
-        return self.model.probabilities
+        return finished(top, now.labels.texts, **chosen)
 
     def explanation(self, text: str, label: int) -> Explanation:
         """Return why a text gets a label."""
         self._sound()
         self._existing([label])
-        model, chosen, now = self.model, np.array([label]), self._now
-
-        def score(words: str) -> float:
-            own, scores = now.predictor.within(words, chosen)
-            return float(scores[0]) if len(own) else 0.0
-
-        found, _ = now.predictor.one(text, RANKED)
-        ranks = [place for place in found.tolist() if place not in now.removed]
-        value = score(text)
-        return Explanation(
-            text=text,
-            label=label,
-            label_text=name_of(now.labels, label),
-            score=round(value, 6),
-            probability=None if model.probabilities is None else float(model.probabilities(np.array([value]))[0]),
-            rank=ranks.index(label) + 1 if label in ranks else None,
-            frequency=int(now.frequencies[label]),
-            bin=self._reasons.bin(label),
-            words=carried(text, score),
-            points=self._reasons.near_points(text, label),
-            label_texts=self._reasons.near_labels(text, now.labels),
-            neighbours=self._reasons.neighbours(label, now.labels),
-            looked=looked_at(model, text, label),
-        )
+        now = self._now
+        return self._reasons.explanation(text, label, now.predictor, now.labels, now.removed)
 
     def explain(self, text: str, label: int) -> dict[str, Any]:
         """Return why a text gets a label, in plain values."""
@@ -229,8 +196,10 @@ class Index:
                 voice.part: weight for voice, weight in zip(model.recipe.voices, model.recipe.weights, strict=True)
             },
             "probabilities": model.probabilities is not None,
+            "thresholds": model.held_out is not None,
             "index": None if self.served is None else asdict(self.served),
-            "metrics": {name: value for name, value in model.metrics.items() if isinstance(value, int | float)},
+            "metrics": {name: value for name, value in model.metrics.items() if "@" in name},
+            "evaluated": {name: model.metrics.get(name) for name in MEASURED} if model.metrics else None,
         }
 
     def label(self, label: int) -> dict[str, Any]:
@@ -383,7 +352,7 @@ class Index:
         if removed and max(removed) >= count:
             raise ModelError(f"{self._journal.path}: removes label {max(removed)} of {count}; restore the file")
         near = None if model.labels.texts is None else self._similar
-        added = Additions.of(texts, model.words, self._vectors, near) if texts else None
+        added = Additions.of(texts, model.words, self._vectors, near, model.scale) if texts else None
         labels = model.labels
         if texts and labels.texts is not None:
             raw = None if labels.ids is None else joined(labels.ids, Texts(ids))

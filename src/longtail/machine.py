@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
+import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
+import longtail
 from longtail.errors import MissingExtra
 from longtail.types import Floats
 
@@ -23,6 +27,35 @@ SMALL = 2**18  # multiplications that OpenBLAS does in one thread
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@cache
+def commit() -> str:
+    """Return the commit of this code, with a + if the sources were changed since; outside a clone, the version."""
+    git = ["git", "-C", str(Path(longtail.__file__).parent)]
+    try:
+        answers = [
+            subprocess.run([*git, *command], capture_output=True, text=True, check=True).stdout.strip()
+            for command in (
+                ("ls-files", "--error-unmatch", "__init__.py"),  # a package that is installed inside another clone
+                ("rev-parse", "--short", "HEAD"),
+                ("status", "--porcelain", "--", "."),
+            )
+        ]
+    except (OSError, subprocess.CalledProcessError):
+        return f"longtail {longtail.__version__}"
+    return answers[1] + ("+" if answers[2] else "")
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of Python and of the packages that decide numbers; None of one that is not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in ("torch", "numpy", "scipy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
 
 
 class _ThreadState(threading.local):
@@ -71,7 +104,7 @@ def product(left: Floats, right: Floats) -> Floats:
     return out
 
 
-@lru_cache
+@cache
 def compiles() -> bool:
     """Return whether there is a compiler, without importing it."""
     return find_spec("numba") is not None

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longtail.errors import nearest
+from longtail.evaluation import AtK, Bin, Evaluation
 from longtail.labels.propensity import Propensity
 from longtail.labels.propensity import bins as bins_of
 from longtail.types import LabelMatrix, TopK
 
-AtK: TypeAlias = dict[int, float]
 Ks: TypeAlias = Sequence[int]
 Table: TypeAlias = NDArray[np.float64]  # (k, k + 1): by place, and by number of relevant labels, at most k
 Variant = Literal["pyxclib", "attentionxml"]
@@ -115,59 +115,6 @@ def bin_contributions(
     hits = _hits(labels, targets, ks)
     counts = _bin_hits(hits, bins, int(bins.max(initial=-1)) + 1)
     return {k: counts[:, k - 1] / (k * max(1, hits.truth.points)) for k in ks}
-
-
-@dataclass(frozen=True)
-class Bin:
-    """Labels of similar frequency: what they add to P@k, and how many of their own test positives are found."""
-
-    name: str
-    labels: int
-    frequency: float  # mean in the training targets
-    positives: int  # in the test targets
-    contribution: AtK  # to P@k, in percent
-    recall: AtK  # of the bin's positives, in percent
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-able object, rounded to 4 decimals."""
-        return {
-            "name": self.name,
-            "labels": self.labels,
-            "frequency": round(self.frequency, 4),
-            "positives": self.positives,
-            "contribution": {f"P@{k}": round(value, 4) for k, value in self.contribution.items()},
-            "recall": {f"R@{k}": round(value, 4) for k, value in self.recall.items()},
-        }
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """All metrics of one set of predictions, in percent, and the same by bins of label frequency."""
-
-    values: dict[str, float]  # "P@1" … "Cov@5"
-    bins: list[Bin]  # head first
-    points: int
-    propensity: Propensity
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return one JSON-able object: metrics at the top level, rounded to 4 decimals, then bins and settings."""
-        return {
-            **{name: round(value, 4) for name, value in self.values.items()},
-            "bins": [part.to_dict() for part in self.bins],
-            "points": self.points,
-            "propensity": {"a": self.propensity.a, "b": self.propensity.b},
-        }
-
-    def __str__(self) -> str:
-        ks = [name.split("@")[1] for name in self.values if name.startswith("P@")]
-        rows = [[f"{self.points:,} points", *(f"@{k}" for k in ks)]]
-        for metric in dict.fromkeys(name.split("@")[0] for name in self.values):
-            rows.append([metric, *(f"{self.values[f'{metric}@{k}']:.2f}" for k in ks)])
-        bin_rows = [["bin", "labels", "frequency", *(f"P@{k}" for k in ks), *(f"R@{k}" for k in ks)]]
-        for part in self.bins:
-            shares = [f"{value:.2f}" for value in (*part.contribution.values(), *part.recall.values())]
-            bin_rows.append([part.name, f"{part.labels:,}", f"{part.frequency:,.1f}", *shares])
-        return f"{_aligned(rows)}\n\n{_aligned(bin_rows)}"
 
 
 def evaluate(
@@ -386,10 +333,3 @@ def _bin_names(count: int) -> list[str]:
         return ["head", "torso", "tail"]
     ends = {1: " (head)", count: " (tail)"} if count > 1 else {1: " (all)"}
     return [f"{number}{ends.get(number, '')}" for number in range(1, count + 1)]
-
-
-def _aligned(rows: list[list[str]]) -> str:
-    """Align the first column to the left and the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    template = "  ".join([f"{{:<{widths[0]}}}", *(f"{{:>{width}}}" for width in widths[1:])])
-    return "\n".join(template.format(*row) for row in rows)

@@ -6,12 +6,9 @@ metrics.json and README.md (a model card). Nothing in it is ever executed.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,12 +19,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from longtail.arrays import matrix_arrays, matrix_of
+from longtail.card import shown, write_card
 from longtail.data.dataset import Labels, Split
 from longtail.data.tokens import Words
 from longtail.errors import DataError, ModelError, RecipeError, ResourceError, one_line
+from longtail.explanations import Reasons
 from longtail.files import (
     read_arrays,
-    read_json,
     read_texts,
     regular,
     text_column,
@@ -35,25 +33,38 @@ from longtail.files import (
     write_json,
     write_texts,
 )
+from longtail.folder import (
+    CARD,
+    METRICS,
+    SCHEMA,
+    checksum,
+    read_config,
+    read_evaluations,
+    verify_files,
+    with_evaluation,
+    write_config,
+)
 from longtail.labels.journal import FILE
+from longtail.machine import commit, versions
 from longtail.packed import parquet_table
 from longtail.parts import Scorer, Tokenizer, VoiceScorer, below
-from longtail.predictions import Predictor
+from longtail.predictions import Groups, Predictor, Rules, finished, predict
 from longtail.probabilities import Probabilities
 from longtail.recipe import Recipe, recipe_of
+from longtail.records import StageDone
+from longtail.scorers.added import Scale
 from longtail.scorers.ensemble import EnsembleScorer
 from longtail.scorers.fused import FusedScorer
 from longtail.scorers.lexical import LexicalScorer
-from longtail.types import LabelMatrix, Texts, TopK
+from longtail.thresholds import Decision, HeldOut
+from longtail.types import LabelMatrix, Texts, TopK, counted
 from longtail.whole import held, whole_folder
 
-SCHEMA = 4
 DAMAGE = (
     LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError, RuntimeError, pa.ArrowException,
 )  # fmt: skip
 CODECS = ("SNAPPY", "UNCOMPRESSED")  # that labels are written with: the others can make gigabytes of nothing
 WEIGHTS = "weights.safetensors"
-NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)  # of a file of a model folder
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,24 +101,75 @@ class Model:
     voices: tuple[VoiceScorer, ...] = ()  # scores by words
     vectors: Scorer | None = None  # scores by vectors
     tokenizer: Tokenizer | None = None  # of the encoder; `words` where it has none of its own
-    metrics: dict[str, Any] = field(default_factory=dict)
+    evaluations: tuple[Mapping[str, Any], ...] = ()  # figures and where they come from, the oldest first
     examples: Examples | None = None
     probabilities: Probabilities | None = None  # of scores; None where no points were held out
+    held_out: HeldOut | None = None  # predictions that thresholds are tuned on
+    scale: Scale = Scale()  # noqa: RUF009 (frozen)  of labels that come after training
+    done: tuple[StageDone, ...] = ()  # by each stage of the training
+    data: Mapping[str, Any] = field(default_factory=dict)  # what the card says of the training points
+    licence: str = ""  # under which the model may be used, for its card
 
     def __repr__(self) -> str:
-        return f"Model({self.recipe.name}: {len(self.labels):,} labels, {self.points:,} points of {self.dataset})"
+        sizes = f"{counted(len(self.labels), 'label')}, {counted(self.points, 'point')}"
+        return f"Model({self.recipe.name}: {sizes} of {self.dataset})"
 
-    def predict(self, texts: Iterable[str], k: int = 5, *, exclude: LabelMatrix | None = None) -> TopK:
-        """Find the k best labels of each text, leaving out the pairs in `exclude` (N, L)."""
-        queries = strings(texts)
+    def predict(
+        self,
+        texts: Iterable[str],
+        k: int = 5,
+        *,
+        threshold: float | str | None = None,
+        allow: Sequence[int] | LabelMatrix | None = None,
+        deny: Sequence[int] | LabelMatrix | None = None,
+        exclude: LabelMatrix | None = None,
+        groups: Groups | None = None,
+        probabilities: bool = False,
+    ) -> TopK:
+        """Find the k best labels of each text; everything is as in `Index.predict`."""
+        queries, count = strings(texts), len(self.labels)
         if k < 1:
             raise DataError(f"k is {k}", remedy="ask for at least one label")
-        if exclude is not None and exclude.shape != (len(queries), len(self.labels)):
-            raise DataError(f"exclude is {exclude.shape}", remedy=f"give ({len(queries)}, {len(self.labels)})")
-        spare = 0 if exclude is None or exclude.nnz == 0 else int(np.diff(exclude.indptr).max())
-        topk = self.predictor.in_order(queries, min(k + spare, len(self.labels)))
-        topk = topk if exclude is None else topk.without(exclude, min(k, len(self.labels)))
-        return replace(topk, names=self.labels.texts)
+        if exclude is not None and exclude.shape != (len(queries), count):
+            raise DataError(f"exclude is {exclude.shape}", remedy=f"give ({len(queries)}, {count})")
+        chosen = self.chosen(threshold, self.frequencies, probabilities=probabilities)
+        if allow is None and deny is None and groups is None:  # equal bits whatever the number of threads
+            spare = 0 if exclude is None else int(np.diff(exclude.indptr).max(initial=0))
+            topk = self.predictor.in_order(queries, min(k + spare, count))
+            topk = topk if exclude is None else topk.without(exclude, min(k, count))
+        else:
+            rules = Rules(allow, deny, exclude, groups).checked(len(queries), count)
+            topk = predict(self.predictor, queries, min(k, count), rules)
+        return finished(topk, self.labels.texts, **chosen)
+
+    def chosen(
+        self, threshold: float | str | None, frequencies: NDArray[Any], *, probabilities: bool
+    ) -> dict[str, Any]:
+        """Return what `predictions.finished` needs: the thresholds that are asked for, and probabilities."""
+        if probabilities and self.probabilities is None:
+            raise DataError(
+                f"{self.recipe.name}: no points, or too few, were held out in training, scores are no probabilities",
+                remedy="train a recipe that chooses on held-out points (knn, frugal), with more points",
+            )
+        chosen: dict[str, Any] = {"curve": self.probabilities if probabilities else None}
+        if not isinstance(threshold, str):
+            return chosen | {"threshold": threshold}
+        decision = Decision.parse(threshold)
+        if self.held_out is None:
+            raise DataError(
+                f"{self.recipe.name}: no points, or too few, were held out in training, so no thresholds can be tuned",
+                remedy="give a number, or train a recipe that chooses on held-out points: knn, frugal",
+            )
+        return chosen | {"limits": self.held_out.thresholds(decision, frequencies)}
+
+    def explain(self, text: str, label: int) -> dict[str, Any]:
+        """Return why a text gets a label, in plain values."""
+        return self._reasons.explanation(text, label, self.predictor, self.labels).to_dict()
+
+    @cached_property
+    def _reasons(self) -> Reasons:
+        """What predictions are explained by."""
+        return Reasons(self)
 
     @property
     def scorer(self) -> FusedScorer:
@@ -152,19 +214,15 @@ class Model:
             pq.write_table(pa.table(columns), folder / "labels.parquet")
             self.words.save(folder)
             tokenizer = None if self.tokenizer is self.words else self.tokenizer
-            for part in (*self.voices, tokenizer, self.examples, self.probabilities):
+            for part in (*self.voices, tokenizer, self.examples, self.probabilities, self.held_out):
                 if part is not None:
                     part.save(folder)
             if self.vectors is not None:
                 write_arrays(folder / WEIGHTS, self.vectors.arrays())
-            write_json(folder / "metrics.json", self.metrics)
-            (folder / "README.md").write_text(self.card(), encoding="utf-8")
-            config = {"schema": SCHEMA, "recipe": self.recipe.dump(), "labels": len(self.labels), "points": self.points}
-            config |= {
-                "dataset": self.dataset,
-                "files": {file.name: checksum(file) for file in sorted(folder.iterdir())},
-            }
-            write_config(folder, config)
+            config = {"schema": SCHEMA, **self.facts(), "made": {"longtail": commit(), **versions()}}
+            write_json(folder / METRICS, {"evaluations": self.evaluations})
+            (folder / CARD).write_text(write_card(config, self.evaluations), encoding="utf-8")
+            write_config(folder, config | {"files": {file.name: checksum(file) for file in sorted(folder.iterdir())}})
             before = Path(path)
             if (before / FILE).is_file() and _same(before / "labels.parquet", folder / "labels.parquet"):
                 shutil.copy2(before / FILE, folder / FILE)  # labels that were added and removed stay so
@@ -210,23 +268,39 @@ class Model:
         )  # rows as in arrays
         columns = {name: text_column(table[name]) for name in ("text", "id") if name in table.column_names}
         labels, frequencies = Labels(count, columns.get("text"), columns.get("id")), _counts(table["frequency"])
-        metrics = read_json(folder / "metrics.json")
         points, dataset = _count(config, "points"), str(config["dataset"])
+        done = tuple(StageDone(**stage) for stage in config.get("done", ()))
         return cls(
-            recipe, labels, frequencies, points, dataset, words, voices, vectors, tokenizer, metrics,
-            examples, Probabilities.load(folder),
+            recipe, labels, frequencies, points, dataset, words, voices, vectors, tokenizer, read_evaluations(folder),
+            examples, Probabilities.load(folder), HeldOut.load(folder, len(labels)), Scale(**config.get("scale", {})),
+            done, config.get("data", {}), str(config.get("licence", "")),
         )  # fmt: skip
 
-    def card(self) -> str:
-        """Write the model card."""
-        lines = [f"# {self.recipe.name} on {self.dataset}", ""]
-        lines += [f"A longtail model: {len(self.labels):,} labels, fitted on {self.points:,} points.", ""]
-        if self.metrics:
-            lines += ["| metric | value |", "|---|---|"]
-            lines += [f"| {name} | {value} |" for name, value in self.metrics.items() if isinstance(value, int | float)]
-            lines += [""]
-        lines += [self.tokenizer.credits, ""] if self.tokenizer is not None and self.tokenizer.credits else []
-        return "\n".join([*lines, "Use it: `longtail predict <this folder> texts.txt`.", ""])
+    def facts(self) -> dict[str, Any]:
+        """Return what config.json and the model card say of the model, in plain values."""
+        credits = "" if self.tokenizer is None else self.tokenizer.credits
+        return {
+            "recipe": self.recipe.dump(),
+            "labels": len(self.labels),
+            "points": self.points,
+            "dataset": self.dataset,
+            "scale": asdict(self.scale),
+            "done": [asdict(stage) for stage in self.done],
+            "data": self.data,
+            "licence": self.licence,
+            "credits": credits,
+            "probabilities": self.probabilities is not None,
+            "examples": self.examples is not None,
+        }
+
+    def kept(self, evaluation: Mapping[str, Any]) -> Model:
+        """Return the same model with the figures of an evaluation, as `Evaluation.to_dict` gives them."""
+        return replace(self, evaluations=with_evaluation(self.evaluations, evaluation))
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """The figures that stand for the model: the last ones on test points, or else the last ones."""
+        return shown(self.evaluations)
 
 
 def open_scorer(recipe: Recipe, arrays: Mapping[str, NDArray[Any]], tokenizer: Any) -> Scorer:
@@ -273,46 +347,6 @@ def strings(texts: Iterable[str]) -> list[str]:
     return listed
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """Read the settings of a model folder and check their seal, their version and the names of the files."""
-    config = read_json(folder / "config.json")
-    if config.get("schema") != SCHEMA:
-        raise ModelError(
-            f"{folder}: written by another version of longtail (schema {config.get('schema')!r}, this one reads "
-            f"{SCHEMA}); train again"
-        )
-    if config.get("checksum") != _seal({name: value for name, value in config.items() if name != "checksum"}):
-        raise ModelError(f"{folder / 'config.json'}: changed since it was written; train again or copy it again")
-    files = config.get("files")
-    if not isinstance(files, dict) or not all(NAME.fullmatch(name) for name in files):
-        raise ModelError(f"{folder / 'config.json'}: names files outside of the folder; do not use this model")
-    for name in files:
-        if (folder / name).exists():
-            try:
-                regular(folder / name)
-            except OSError as reason:
-                raise ModelError(f"{folder / name}: {reason.strerror}; do not use this model") from None
-    return config
-
-
-def write_config(folder: Path, config: Mapping[str, Any]) -> None:
-    """Write the settings of a model folder with their seal, whole or not at all."""
-    config = {name: value for name, value in config.items() if name != "checksum"}
-    write_json(folder / "config.json", config | {"checksum": _seal(config)})
-
-
-def verify_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Read files whole and compare their checksums."""
-    for name, expected in files.items():
-        remedy = f"make it again: longtail index {folder}" if name.startswith("index_") else "copy the folder again"
-        try:
-            sound = checksum(folder / name) == expected
-        except OSError as reason:
-            raise ModelError(f"{folder / name}: cannot be read ({reason.strerror}); {remedy}") from None
-        if not sound:
-            raise ModelError(f"{folder / name}: changed since it was written; {remedy}")
-
-
 def _count(config: Mapping[str, Any], name: str) -> int:
     """Read a whole number of config.json."""
     value = config.get(name)
@@ -330,15 +364,3 @@ def _counts(column: pa.ChunkedArray) -> NDArray[np.int64]:
     if len(counts) and not 0 <= counts.min() <= counts.max() < 2**53:
         raise ModelError("labels.parquet: there are frequencies below zero or above all sense; train again")
     return counts
-
-
-def _seal(config: dict[str, Any]) -> str:
-    """Hash the settings that a folder was written with."""
-    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
-
-
-def checksum(path: Path) -> str:
-    """Hash a file."""
-    regular(path)
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

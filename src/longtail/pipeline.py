@@ -3,45 +3,64 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from longtail.data.dataset import Split
+from longtail.card import FEW as RARE
+from longtail.comparison import Comparison, Pair, intervals
+from longtail.data.dataset import Dataset, Split, from_rows
 from longtail.data.tokens import WORD, Words
-from longtail.errors import DataError, ResourceError
+from longtail.errors import BadArgument, DataError, ResourceError
+from longtail.evaluation import Evaluation
 from longtail.labels.propensity import Propensity, frequencies
 from longtail.machine import memory_usage
-from longtail.metrics import Evaluation
 from longtail.metrics import evaluate as measure
 from longtail.model import Examples, Model
 from longtail.parts import Query, Run, Scorer, VoiceScorer
-from longtail.probabilities import fit_probabilities
+from longtail.probabilities import Reliability, fit_probabilities, reliability
 from longtail.recipe import Recipe, find_recipe
-from longtail.records import Sizes, When
+from longtail.records import Sizes, StageDone, When
+from longtail.scales import fit_scale, highest
+from longtail.scorers.added import Scale
 from longtail.scorers.fused import choose_weights, quality
-from longtail.types import Progress, TopK
+from longtail.thresholds import HeldOut
+from longtail.types import Progress, TopK, contains
 
 PROCESS = 150_000_000  # bytes of Python and the libraries, where the system does not tell
 TORCH, RUNNING = 220_000_000, 150_000_000  # bytes that importing torch takes, and its threads and fabric
+SEEN = 200  # training points that show how high scores are, where none are held out
 CALIBRATED = 10  # predictions of each validation point that probabilities are fitted to
 VALIDATION, MAX_VALIDATION, MIN_POINTS = 0.1, 3000, 20  # points to choose by; too few points to hold any out
 
 
-def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, progress: Progress | None = None) -> Model:
-    """Fit a recipe, by name or value, to the training points.
+def fit(
+    recipe: str | Recipe, train: Dataset | Split | Iterable[str], labels: Iterable[Any] | None = None, *,
+    sep: str | None = None, scratch: Path | None = None, progress: Progress | None = None,
+) -> Model:  # fmt: skip
+    """Fit a recipe, by name or value, to training points: a data set, a split, or texts and their labels by name.
 
     `scratch` is a folder for checkpoints: a run that was stopped continues there. `progress` is told how far it is.
 
-    >>> from longtail.data.dataset import from_rows
-    >>> data = from_rows({"train": (["red cat", "old dog"], [[0], [1]])}, label_texts=["cat", "dog"])
-    >>> fit("knn", data.train).predict(["my cat"], k=1)[0][0][:2]
+    >>> fit("knn", ["red cat", "old dog"], [["red", "cat"], ["dog"]]).predict(["my cat"], k=1)[0][0][:2]
     (0, 'cat')
     """
-    recipe = find_recipe(recipe)
+    if isinstance(train, Dataset):
+        train = train.train
+    if not isinstance(train, Split):
+        if labels is None:
+            raise BadArgument("texts without labels", remedy="give the labels of each text: fit(recipe, texts, labels)")
+        train = from_rows({"train": (train, labels)}, sep=sep).train
+    elif labels is not None:
+        raise BadArgument("labels beside a data set, which has its own", remedy="leave them out")
+    return _fit(find_recipe(recipe), train, scratch, progress)
+
+
+def _fit(recipe: Recipe, train: Split, scratch: Path | None, progress: Progress | None) -> Model:
+    """Walk the recipe."""
     if len(train) == 0 or len(train.labels) == 0:
         raise DataError("there is nothing to learn from: no points or no labels", remedy="check the training file")
     recipe.check()
@@ -58,12 +77,13 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
     settled = replace(settled, voices=tuple(voice for voice, _ in chosen))
     voices = tuple(scorer for _, scorer in chosen if scorer is not None)
     vectors = tokenizer = None
+    done: tuple[StageDone, ...] = ()
     refits = validation is not None and _refits(recipe, len(train))
     if recipe.trains:
         from longtail.training.learn import learn, shortened  # noqa: PLC0415  (torch is imported by recipes that train)
 
         told: dict[str, Any] = {"fingerprint": train.fingerprint, "progress": progress}
-        vectors, tokenizer = learn(
+        vectors, tokenizer, done = learn(
             shortened(recipe) if refits else recipe, whole if trial is None else trial, words,
             validation=validation, scratch=scratch / "choice" if scratch and refits else scratch, **told,
         )  # fmt: skip
@@ -76,20 +96,49 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
     counts, labels = frequencies(original.targets), replace(train.labels, features=None)
     model = Model(settled, labels, counts, len(original), train.dataset, words, voices, vectors, tokenizer)
     if validation is not None:
-        top = model.predict_split(validation, CALIBRATED)
-        model = replace(model, probabilities=fit_probabilities(top, validation.targets))
+        model = _calibrated(model, validation)
     if refits and settled.trains:
-        vectors, tokenizer = learn(recipe, whole, words, scratch=scratch, **told)
+        vectors, tokenizer, done = learn(recipe, whole, words, scratch=scratch, **told)
         model = replace(model, vectors=vectors, tokenizer=tokenizer)
     stay = validation is not None and vectors is not None and not refits  # what is costly is not done twice
     final = [
         voices[place] if stay and not voice.quick else voice.fit(whole, words, **run)
         for place, voice in enumerate(settled.voices)
     ]
-    model = replace(model, voices=tuple(final))
+    model = replace(model, voices=tuple(final), done=done if settled.trains else ())
+    if validation is None:  # then new labels are only kept from scoring more than any trained one
+        model = replace(model, scale=Scale(top=highest(model.predict_split(_some(original), 1))))
     words.forget()
     examples = None if original.texts is None else Examples(original.texts, original.targets)
-    return replace(model, examples=examples)
+    return replace(model, examples=examples, data=described(original))
+
+
+def _calibrated(model: Model, validation: Split) -> Model:
+    """Let held-out points say what scores are worth: as probabilities, for thresholds, and of labels to come."""
+    top = model.predict_split(validation, CALIBRATED)
+    return replace(
+        model,
+        probabilities=fit_probabilities(top, validation.targets),
+        held_out=HeldOut.of(top, validation.targets),
+        scale=fit_scale(model.scorer, model.words, validation, top),
+    )
+
+
+def _some(train: Split) -> Split:
+    """Draw some training points."""
+    return train.take(np.random.default_rng(0).permutation(len(train))[:SEEN])
+
+
+def described(train: Split) -> dict[str, Any]:
+    """Return what a model card says of training points."""
+    counts = frequencies(train.targets)
+    return {
+        "fingerprint": train.fingerprint,
+        "labels_each": round(train.targets.nnz / max(1, len(train)), 4),
+        "points_each": float(np.median(counts)),
+        "rare": round(float((counts <= RARE).mean()), 4),
+        "texts": train.labels.texts is not None,
+    }
 
 
 def _held_out(recipe: Recipe, train: Split, doubts: bool) -> tuple[Split | None, Split | None]:
@@ -148,14 +197,47 @@ def _augmented(recipe: Recipe, train: Split) -> tuple[Recipe, Split]:
 
 
 def evaluate(
-    model: Model, split: Split, *, ks: Sequence[int] = (1, 3, 5), bins: int = 3, propensity: Propensity | None = None
-) -> Evaluation:
-    """Predict a split and measure: P, nDCG, recall, PSP, PSnDCG, coverage, and each bin's share."""
+    model: Model, data: Dataset | Split, *, ks: Sequence[int] = (1, 3, 5), bins: int = 3,
+    propensity: Propensity | None = None,
+) -> Evaluation:  # fmt: skip
+    """Predict a split, of a data set its test points, and measure.
+
+    P, nDCG, recall, PSP, PSnDCG, coverage, and each bin's share; with intervals, and how far probabilities come true.
+    """
+    return evaluated(model, data.test if isinstance(data, Dataset) else data, ks, bins, propensity)[1]
+
+
+def evaluated(
+    model: Model, split: Split, ks: Sequence[int] = (1, 3, 5), bins: int = 3, propensity: Propensity | None = None
+) -> tuple[TopK, Evaluation]:
+    """Predict a split and measure; returns the predictions too."""
     top = model.predict_split(split, max(ks))
-    return measure(
+    propensity = propensity or Propensity.of(model.dataset)
+    measured = measure(
         top, split.targets, train_frequencies=model.frequencies, train_points=model.points,
-        propensity=propensity or Propensity.of(model.dataset), ks=ks, bin_count=bins,
+        propensity=propensity, ks=ks, bin_count=bins,
     )  # fmt: skip
+    inverse, rows = propensity.inverse(model.frequencies, model.points), list[Reliability]()
+    if model.probabilities is not None:
+        mask = top.labels >= 0
+        rows = reliability(model.probabilities(top.scores[mask]), contains(split.targets, top.labels)[mask])
+    return top, replace(
+        measured, dataset=split.dataset, split=split.name, fingerprint=split.fingerprint,
+        intervals=intervals(top, split.targets, inverse, ks), reliability=tuple(rows),
+    )  # fmt: skip
+
+
+def compare(models: Mapping[str, Model], data: Dataset | Split) -> Comparison:
+    """Evaluate models on the same points, of a data set its test points, and find what differs from the first one."""
+    split = data.test if isinstance(data, Dataset) else data
+    if not models:
+        raise BadArgument("there are no models to compare", remedy="give them by name: {'a': model}")
+    found = {name: evaluated(model, split) for name, model in models.items()}
+    (first, (top, _)), *others = found.items()
+    base = models[first]
+    inverse = Propensity.of(base.dataset).inverse(base.frequencies, base.points)
+    pairs = {name: Pair.of(first, name, top, other, split, inverse) for name, (other, _) in others}
+    return Comparison({name: result for name, (_, result) in found.items()}, tuple(pairs.values()))
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,13 @@ from longtail.machine import in_threads, threads
 from longtail.parts import Proposals, Query
 from longtail.scorers.added import Additions
 from longtail.scorers.fused import FusedScorer
-from longtail.types import Floats, LabelMatrix, TopK
+from longtail.types import Floats, LabelMatrix, Texts, TopK
 
 FEW = 64  # texts that are quicker one by one
 TWICE = 2  # places at most that a label has among the candidates
 LEAST, MOST = 128, 1024  # texts that are answered at once
 Ranked = tuple[NDArray[Any], Floats]  # labels and scores, best first
+Curve = Callable[[NDArray[Any]], Floats]  # from scores to probabilities
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,6 +230,22 @@ def predict(predictor: Predictor, texts: Sequence[str], k: int, rules: Rules) ->
         own, best = rules.apply(row, text, k, predictor)
         labels[row, : len(own)], scores[row, : len(own)] = own, best
     return TopK(labels, scores)
+
+
+def finished(
+    top: TopK, names: Texts | None, *, limits: Floats | None = None, curve: Curve | None = None,
+    threshold: float | None = None,
+) -> TopK:  # fmt: skip
+    """Drop what lies below the limit of its label, turn scores into probabilities, and drop what is still too low."""
+    labels, scores = top.labels, top.scores
+    low = labels < 0
+    if limits is not None:
+        low |= scores < limits[labels]
+    if curve is not None:
+        scores = np.where(labels < 0, -np.inf, curve(scores)).astype(np.float32)
+    if threshold is not None:
+        low |= scores < threshold
+    return TopK(np.where(low, np.int32(-1), labels), np.where(low, np.float32(-np.inf), scores), names)
 
 
 def _each(top: TopK, k: int, keep: Callable[[int, NDArray[Any], Floats], Ranked]) -> TopK:

@@ -6,6 +6,7 @@ as plain JSON and read back.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -168,6 +169,18 @@ def find_recipe(name: str | Recipe) -> Recipe:
         others = tuple(own for own in recipe.augment if own.part != part.part)  # the recipe's own gives way
         recipe = replaced(recipe, "augment", (*others, part))
     return replaced(recipe, "name", name)
+
+
+def summary(name: str) -> str:
+    """Say in a line what a recipe is.
+
+    >>> summary("ance")
+    'ANCE: DPR with negatives that the encoder itself finds, every five epochs.'
+    """
+    place = RECIPES[name].partition(":")[0]
+    alone = sum(other.partition(":")[0] == place for other in RECIPES.values()) == 1
+    about = sys.modules[place] if (function := imported(RECIPES, name, "recipe")) and alone else function
+    return (about.__doc__ or "").splitlines()[0].removeprefix("Return ").partition(" References:")[0]
 
 
 def augmentations() -> list[str]:

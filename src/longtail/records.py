@@ -10,13 +10,14 @@ import enum
 import importlib
 import json
 from abc import ABC
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import pydantic
 from pydantic.dataclasses import dataclass as checked
 
 from longtail.errors import RecipeError, nearest
+from longtail.types import counted
 
 PARTS = {
     "bag": "longtail.encoders.bag:Bag",
@@ -83,6 +84,7 @@ RENAMED = {
     "meta": "clusters",
     "decoupled_bce": "sum_of",
 }
+LAST = ("min_steps", "decay_every", "warmup")  # settings whose meaning depends on others: epochs, the schedule
 AnyPart = TypeVar("AnyPart", bound="Part")
 
 
@@ -118,6 +120,20 @@ class Cost:
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(self.memory + other.memory, self.disk + other.disk, self.seconds + other.seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class StageDone:
+    """What a stage of a training did, whatever its settings asked for."""
+
+    stage: str
+    epochs: int
+    steps: int
+    batch_size: int
+    member: int = 0  # of an ensemble
+
+    def __str__(self) -> str:
+        return f"{self.stage}: {counted(self.epochs, 'epoch')}, {counted(self.steps, 'step')} of {self.batch_size:,}"
 
 
 class Part(ABC):
@@ -218,6 +234,14 @@ def part_of(value: Mapping[str, Any]) -> Part:
 def named(name: str, **settings: Any) -> Any:
     """Make a part by its name, for defaults of parts that must not know each other's modules."""
     return create(imported(PARTS, name, "part"), settings)
+
+
+def overridden(part: AnyPart, settings: Iterable[tuple[str, Any]]) -> AnyPart:
+    """Change several settings, in order; those that another one would reset or needs to be there come last."""
+    listed = list(settings)
+    for path, value in sorted(listed, key=lambda setting: setting[0].rpartition(".")[2] in LAST):
+        part = part.override(path, value)
+    return part
 
 
 def parsed(text: str) -> Any:

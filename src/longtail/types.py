@@ -14,11 +14,24 @@ import pyarrow as pa
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from longtail.errors import MissingExtra
+from longtail.markup import html_table
+
 Floats: TypeAlias = NDArray[np.float32]
 Ints: TypeAlias = NDArray[np.int32]
 Progress: TypeAlias = Callable[[str, int, int], None]  # told (what, steps done, steps in all)
+SHOWN = 20  # points of a table in a notebook
 CELLS = 2**22  # places of a matrix that are filled at once
 LabelMatrix: TypeAlias = sp.csr_array  # (N, L) float32, sorted indices, values in (0, 1]
+
+
+def counted(count: int, noun: str) -> str:
+    """Name so many things: one in the singular.
+
+    >>> counted(1, "label"), counted(1200, "label")
+    ('1 label', '1,200 labels')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def label_matrix(
@@ -157,6 +170,24 @@ class TopK:
             (int(label), self.names[int(label)] if self.names else str(label), float(score))
             for label, score in zip(self.labels[row][found], self.scores[row][found], strict=True)
         ]
+
+    def to_frame(self) -> Any:
+        """Return a pandas frame with a row for each label of each point, best first."""
+        try:
+            import pandas as pd  # noqa: PLC0415  (only those who ask for it need it)
+        except ImportError:
+            raise MissingExtra("pandas", "frames") from None
+        rows = [(point, rank, *entry) for point in range(len(self)) for rank, entry in enumerate(self[point], 1)]
+        return pd.DataFrame(rows, columns=["point", "rank", "label", "text", "score"])
+
+    def _repr_html_(self) -> str:
+        heads = ("point", *(f"{place + 1}" for place in range(self.labels.shape[1])))
+        rows = [
+            (f"{row}", *(f"{text} ({score:.3g})" for _, text, score in self[row]))
+            for row in range(min(len(self), SHOWN))
+        ]
+        more = f", the first {SHOWN}" if len(self) > SHOWN else ""
+        return html_table(heads, rows, f"the best labels of {counted(len(self), 'text')}{more}")
 
     def without(self, pairs: LabelMatrix, k: int | None = None) -> TopK:
         """Drop the (point, label) pairs that must not be counted, then keep the first k that are left."""

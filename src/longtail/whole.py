@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from longtail.errors import DataError
+from longtail.errors import DataError, Occupied
 
 WRITTEN = re.compile(  # every name that longtail gives to a file of a model or of a data set in any format
     r"(config|dataset|augmentation|metrics|tokenizer|encoder)\.json|README\.md|log\.csv|\w+\.(safetensors|arrow)|"
@@ -85,7 +85,7 @@ def check_target(path: Path, *, force: bool = False) -> None:
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not force:
-        raise DataError("exists already", file=path, remedy="choose another folder or pass --force")
+        raise Occupied("exists already", file=path, remedy="choose another folder, or replace this one: force=True")
     if path.is_file() or not _written_by_us(path) or Path.cwd().is_relative_to(path.resolve()):
         raise DataError("holds other things than longtail writes", file=path, remedy="choose another folder")
 

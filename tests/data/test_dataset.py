@@ -40,7 +40,7 @@ def test_save_and_open(tmp_path):
     assert opened.train.texts == data.train.texts
     assert opened.train.ids == train.ids
     assert (opened.train.excluded != excluded).nnz == 0
-    with pytest.raises(DataError, match="--force"):
+    with pytest.raises(DataError, match="force=True"):
         data.save(tmp_path / "d")
 
 

@@ -18,9 +18,9 @@ from index.conftest import every
 
 from longtail.artefact import build_artefact
 from longtail.errors import LongtailError, ModelError, ResourceError
+from longtail.folder import read_config, write_config
 from longtail.index import Index
 from longtail.labels.journal import FILE
-from longtail.model import read_config, write_config
 
 
 @every

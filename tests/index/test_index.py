@@ -17,9 +17,10 @@ from longtail import artefact, predictions
 from longtail.artefact import build_artefact
 from longtail.data.dataset import from_rows
 from longtail.errors import DataError, ModelError
+from longtail.folder import read_config, write_config
 from longtail.index import Index
 from longtail.labels.journal import FILE
-from longtail.model import Model, read_config, write_config
+from longtail.model import Model
 from longtail.pipeline import fit
 from longtail.predictions import Groups
 from longtail.stores.memory import MemoryStore

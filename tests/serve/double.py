@@ -57,7 +57,8 @@ class Double:
             ranked = sorted(
                 (-len(query & label_words[label]) / len(label_words[label] or " "), label) for label in allowed
             )
-            best = [(label, -score) for score, label in ranked if score < 0 and -score >= (threshold or 0)][:k]
+            limit = 0.9 if isinstance(threshold, str) else threshold or 0
+            best = [(label, -score) for score, label in ranked if score < 0 and -score >= limit][:k]
             for rank, (label, score) in enumerate(best):
                 labels[row, rank], scores[row, rank] = label, score
         return TopK(labels, scores, self.labels.texts)

@@ -53,6 +53,9 @@ def test_details_return_frequency_and_bin(client):
 
 def test_threshold_allow_and_deny(client):
     assert predicted(client, "red dog cat", threshold=0.9) == ["red cat"]
+    assert predicted(client, "red dog cat", decide="bins:0.9") == ["red cat"]
+    for wrong in ({"decide": "bins", "threshold": 0.5}, {"decide": "bin"}, {"decide": "bins:2"}):
+        assert client.post("/v1/predict", json={"texts": ["red dog cat"], **wrong}).status_code == 422
     assert predicted(client, "red dog cat", allow=[1]) == ["old dog"]
     assert "red cat" not in predicted(client, "red dog cat", deny=[0])
     assert client.post("/v1/predict", json={"texts": ["a"], "deny": [99]}).status_code == 404

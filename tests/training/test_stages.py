@@ -162,8 +162,9 @@ def test_pairs_are_cut_once_for_each_training_set():
     # A vocabulary of pairs belongs to a training set, and there are two: what is left to choose by, and all points.
     assert {counts[True][text] for text in rest.texts} == {2}
     assert {counts[True][text] for text in train.labels.texts} == {2}
-    # The first does not know validation points, which are asked about three times: settings, blend, probabilities.
-    assert {counts[True][text] for text in validation.texts} == {3 + 1}
+    # The first does not know validation points, which are asked about four times: settings, blend, probabilities, and
+    # the scale of labels to come.
+    assert {counts[True][text] for text in validation.texts} == {4 + 1}
     assert model.lexical.words.pairs
     assert model.lexical.words.memo == model.words.memo == []
 

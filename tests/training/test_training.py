@@ -22,6 +22,7 @@ from longtail.errors import DataError, RecipeError, ResourceError
 from longtail.model import Model
 from longtail.parts import Query
 from longtail.recipe import find_recipe
+from longtail.records import overridden
 from longtail.training.loop import Loop
 from longtail.training.settings import LoopSettings
 from longtail.training.stages import training as stage
@@ -254,3 +255,45 @@ def test_kill_9_in_the_middle_of_training(tmp_path):
     signal.signal(signal.SIGTERM, before)
     assert not ended.value.code and not checkpoint.exists()
     assert same(Model.load(broken), whole)
+
+
+@pytest.mark.parametrize(
+    ("settings", "epochs"),
+    [
+        ([("training.epochs", 2)], 2),
+        ([("training.epochs", 2), ("training.min_steps", 12)], 3),
+        ([("training.min_steps", 12), ("training.epochs", 2)], 3),  # whatever the order
+        ([("training.min_steps", 12)], 5),  # the recipe's own epochs are more
+    ],
+)
+def test_so_many_epochs_are_trained_as_were_asked_for_and_what_was_done_is_kept(settings, epochs, tmp_path):
+    recipe = find_recipe("frugal").override("lexical", None).override("linear", None).override("augment", [])
+    recipe = overridden(recipe.override("encoder.dim", 16), [("training.batch_size", 100), *settings])
+    model = lt.fit(recipe, board())
+    assert [(stage.stage, stage.epochs, stage.steps) for stage in model.done] == [("training", epochs, 4 * epochs)]
+    model.save(tmp_path / "run")
+    assert Model.load(tmp_path / "run").done == model.done
+    assert f"training: {epochs} epochs, {4 * epochs} steps" in (tmp_path / "run" / "README.md").read_text()
+
+
+def test_what_a_stopped_or_continued_stage_did_is_kept_too(tmp_path):
+    recipe = short("frugal", training__epochs=30, training__patience=1, training__learning_rate=0.2, augment=[])
+    first = lt.fit(recipe, board(), scratch=tmp_path)
+    again = lt.fit(recipe, board(), scratch=tmp_path)  # every stage is done already
+    assert first.done == again.done
+    assert 1 <= first.done[0].epochs < 30
+    assert first.done[0].steps % first.done[0].epochs == 0
+    both = lt.fit(short("astec", ensemble=2), board(100)).done
+    assert [(stage.stage, stage.member) for stage in both] == [
+        ("surrogate", 0), ("training", 0), ("surrogate", 1), ("training", 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "schedule"), [("frugal", "decay_every", "step"), ("astec", "warmup", "cosine")]
+)
+def test_a_setting_that_could_change_nothing_is_refused(name, path, schedule):
+    with pytest.raises(RecipeError, match=f"{path} = 0.35 changes nothing with the schedule"):
+        overridden(find_recipe(name), [(f"training.{path}", 0.35)])
+    settings = [(f"training.{path}", 0.35), ("training.schedule", schedule)]
+    assert overridden(find_recipe(name), settings).stages[-1].fields()[path] == 0.35

@@ -18,13 +18,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import longtail
 from longtail.bench.changes import job_data, shuffled
 from longtail.bench.peers import run_peer
 from longtail.bench.suite import Job, recipe_for, recipe_for_all
@@ -33,7 +31,7 @@ from longtail.errors import LongtailError
 from longtail.files import read_json, write_json
 from longtail.index import Index
 from longtail.labels.propensity import Propensity, frequencies
-from longtail.machine import memory_usage, threads
+from longtail.machine import commit, memory_usage, threads, versions
 from longtail.metrics import evaluate, precision, psndcg
 from longtail.model import Model
 from longtail.pipeline import fit
@@ -105,6 +103,7 @@ def _measured(job: Job, model: Model, data: Dataset) -> dict[str, Any]:
     return measured.to_dict() | {
         **_more_metrics(top, data),
         **shuffling,
+        "done": model.facts()["done"],
         "mflops": round(model.vectors.operations() / 1e6, 3) if model.vectors else 0.0,
         "model_mb": round(size / 1e6, 2),
         "latency_ms": milliseconds,
@@ -176,29 +175,11 @@ class _Clock:
         return report
 
 
-def commit() -> str:
-    """Return the commit of this code, with a + if the sources were changed since; outside a clone, the version."""
-    here = Path(longtail.__file__).parent
-    git = ["git", "-C", str(here)]
-    try:
-        name = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
-        changed = subprocess.run([*git, "status", "--porcelain", "--", "."], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return f"longtail {longtail.__version__}"
-    return name.strip() + ("+" if changed.stdout.strip() else "")
-
-
 def machine() -> dict[str, Any]:
     """Describe the machine and the versions that decide speed."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     facts: dict[str, Any] = {"cores": os.cpu_count(), "memory_gb": round(memory / 2**30), "cpu": platform.machine()}
-    facts["python"] = platform.python_version()
-    for package in ("torch", "numpy", "scipy"):
-        try:
-            facts[package] = version(package)
-        except PackageNotFoundError:
-            facts[package] = None
-    return facts
+    return facts | versions()
 
 
 def _main() -> None:

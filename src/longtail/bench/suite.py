@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass as checked
 
 from longtail.errors import DataError, RecipeError, nearest
 from longtail.recipe import Recipe, augmentations, find_recipe
-from longtail.records import When, replaced
+from longtail.records import When, overridden, replaced
 
 CHANGES = ("validation", "first-words", "permute-label-texts", "shuffle-test-words")  # in the order of their use
 METRICS = tuple(f"{metric}@{k}" for metric in ("P", "nDCG", "R", "PSP", "PSnDCG", "PSN", "Cov") for k in (1, 3, 5))
@@ -199,8 +199,8 @@ def read_suite(path: str | Path) -> Suite:
 def recipe_for(job: Job) -> Recipe:
     """Return the recipe of a job; for a peer, one that has the augmentation of its data."""
     recipe = find_recipe(job.recipe if job.kind == "recipe" else f"knn+{job.recipe}")
-    for path, value in job.settings.items():
-        recipe = recipe.override(path if job.kind == "recipe" else f"augment.0.{path}", value)
+    before = "" if job.kind == "recipe" else "augment.0."
+    recipe = overridden(recipe, ((before + path, value) for path, value in job.settings.items()))
     recipe = recipe if job.ensemble == 1 else recipe.override("ensemble", job.ensemble)
     return recipe.override("seed", job.seed)
 
@@ -278,6 +278,8 @@ def _parse(cls: type[Table], entry: Mapping[str, Any], where: str) -> Table:
     except pydantic.ValidationError as reason:
         first = reason.errors()[0]
         place = ".".join(str(step) for step in first["loc"])
+        if first["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
+            raise RecipeError(f"{where}: has no {place}; add a line: {place} = …") from None
         raise RecipeError(f"{where}: {place} = {first['input']!r}: {first['msg']}") from None
 
 

@@ -14,8 +14,8 @@ from typing import Annotated
 import typer
 
 from longtail import __version__
-from longtail.cli import bench, compare, data, demo, graph, index, labels, models, serve
-from longtail.errors import LongtailError, ResourceError
+from longtail.cli import bench, compare, data, demo, graph, index, labels, models, report, serve
+from longtail.errors import LongtailError, Occupied, ResourceError
 
 app = typer.Typer(
     name="longtail",
@@ -35,6 +35,7 @@ demo.register(app)
 models.register(app)
 graph.register(app)
 compare.register(app)
+report.register(app)
 bench.register(app)
 serve.register(app)
 index.register(app)
@@ -61,6 +62,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through the blocks that clean up
     try:
         app()
+    except Occupied as error:
+        _stop(f"{error.file}: {error.found}; choose another place, or pass --force to replace it", error.exit_code)
     except LongtailError as error:
         _stop(str(error), error.exit_code)
     except MemoryError:

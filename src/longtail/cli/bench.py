@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from longtail.cli.console import progress, say, table
-from longtail.types import Progress
+from longtail.cli.console import continues, progress, say, table
+from longtail.types import Progress, counted
 
 if TYPE_CHECKING:
     from longtail.bench.suite import Job, Suite
@@ -48,7 +48,8 @@ def bench(
     def begin(job: Job, number: int, total: int) -> AbstractContextManager[Progress]:
         return progress(f"{number} of {total}: {job}")
 
-    fresh = run_suite(loaded, lines, only=only or (), begin=begin)
+    with continues():
+        fresh = run_suite(loaded, lines, only=only or (), begin=begin)
     failed = [line for line in fresh if "error" in line]
     for line in fresh:
         if "skipped" in line:
@@ -58,7 +59,7 @@ def bench(
     with whole_file(page) as partial:
         partial.write_text(markdown_table(loaded, read_lines(lines), _command(suite)), encoding="utf-8")
     done = sum("skipped" not in line for line in fresh)
-    say(f"{done} new lines in {lines}; wrote {page}" if done else f"nothing was run; wrote {page}")
+    say(f"{counted(done, 'new line')} in {lines}; wrote {page}" if done else f"nothing was run; wrote {page}")
     if failed:
         raise typer.Exit(1)
 

@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from longtail.cli.console import emit, progress, size, table
+from longtail.types import counted
 
 if TYPE_CHECKING:
-    from longtail.comparison import Change
-    from longtail.data.dataset import Split
-    from longtail.metrics import Evaluation
-    from longtail.model import Model
-    from longtail.types import TopK
-
-METRICS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "Cov@5")
+    from longtail.comparison import Pair
 
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
     app.command()(compare)
-
-
-@dataclass(frozen=True, eq=False)
-class Entry:
-    """A model with its size, predictions and metrics."""
-
-    name: str
-    model: Model
-    bytes: int
-    top: TopK | None = None
-    result: Evaluation | None = None
-
-    @property
-    def metrics(self) -> dict[str, Any]:
-        """The metrics on the data, or those saved with the model."""
-        return self.model.metrics if self.result is None else self.result.to_dict()
 
 
 def compare(
@@ -53,26 +32,46 @@ def compare(
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Show models side by side: metrics, sizes, differences with 95 % intervals, and what got better or worse."""
+    from longtail.comparison import METRICS
     from longtail.data.formats import load
     from longtail.model import Model
+    from longtail.pipeline import compare as measure
 
-    entries = [Entry(str(run), Model.load(run), _bytes(run)) for run in runs]
-    points = None
+    models = {str(run): Model.load(run) for run in runs}
+    figures: dict[str, Mapping[str, Any]] = {name: model.metrics for name, model in models.items()}
+    pairs: tuple[Pair, ...] = ()
     if data is not None:
         with progress(f"reading {data}"):
             points = load(data)[split]
-        entries = [_evaluated(entry, points) for entry in entries]
-    differences = [] if points is None else [_differences(entries[0], other, points) for other in entries[1:]]
+        with progress(f"evaluating {counted(len(models), 'model')} on {counted(len(points), 'point')}"):
+            comparison = measure(models, points)
+        pairs, figures = comparison.pairs, {name: one.to_dict() for name, one in comparison.evaluations.items()}
+    sizes = {str(run): _bytes(run) for run in runs}
     if json:
-        emit({"models": [_described(entry) for entry in entries], "differences": differences})
+        described = [
+            {"run": name, "recipe": model.recipe.name, "seed": model.recipe.seed, "bytes": sizes[name], **figures[name]}
+            for name, model in models.items()
+        ]
+        emit({"models": described, "differences": [pair.to_dict() for pair in pairs]})
         return
-    title = "Metrics kept with the models" if data is None else f"{data.name}, {split}, {len(points or ()):,} points"
-    rows = [(entry.name, *(entry.metrics.get(name, "–") for name in METRICS), size(entry.bytes)) for entry in entries]
-    table(
-        title, ("model", *METRICS, "size"), rows, note="" if data else "give --data to measure all on the same points"
-    )
-    for difference, other in zip(differences, entries[1:], strict=False):
-        _show(difference, f"{other.name} instead of {entries[0].name}")
+    title = "Figures kept with the models, of their last evaluation"
+    if data is not None:
+        title = f"{data.name}, {split}, {counted(len(points), 'point')}"
+    rows = [(name, *(one.get(metric, "–") for metric in METRICS), size(sizes[name])) for name, one in figures.items()]
+    table(title, ("model", *METRICS, "size"), rows, note="" if data else _measured(figures))
+    for pair in pairs:
+        _show(pair)
+
+
+def _measured(figures: Mapping[str, Mapping[str, Any]]) -> str:
+    """Say what the figures that are kept with models were measured on."""
+    lines = []
+    for name, one in figures.items():
+        where = f"{one.get('dataset', '')} {one.get('split', '')}, {counted(one['points'], 'point')}" if one else ""
+        lines.append(f"{name}: {where or 'not evaluated; longtail evaluate keeps its figures'}")
+    if len({one.get("fingerprint") for one in figures.values()}) > 1:
+        lines.append("not the same points: give --data to measure all on one data set")
+    return "\n".join(lines)
 
 
 def _bytes(run: Path) -> int:
@@ -80,71 +79,22 @@ def _bytes(run: Path) -> int:
     return sum(file.stat().st_size for file in run.iterdir() if file.is_file())
 
 
-def _evaluated(entry: Entry, points: Split) -> Entry:
-    """Evaluate a model on the points."""
-    from longtail.labels.propensity import Propensity
-    from longtail.metrics import evaluate
-
-    model = entry.model
-    with progress(f"{entry.name}: {len(points):,} points"):
-        top = model.predict_split(points, 5)
-        result = evaluate(
-            top, points.targets, train_frequencies=model.frequencies, train_points=model.points,
-            propensity=Propensity.of(model.dataset),
-        )  # fmt: skip
-    return Entry(entry.name, model, entry.bytes, top, result)
-
-
-def _described(entry: Entry) -> dict[str, Any]:
-    """Describe one model for JSON."""
-    recipe = entry.model.recipe
-    return {"run": entry.name, "recipe": recipe.name, "seed": recipe.seed, "bytes": entry.bytes, **entry.metrics}
-
-
-def _differences(first: Entry, second: Entry, points: Split) -> dict[str, Any]:
-    """Find what changed between two models; propensities are those of the first."""
-    from longtail.comparison import changed_labels, changed_points, paired
-    from longtail.labels.propensity import Propensity
-
-    assert first.top is not None and second.top is not None
-    inverse = Propensity.of(first.model.dataset).inverse(first.model.frequencies, first.model.points)
-    pair = first.top, second.top
-    labels = points.labels.texts or points.labels.ids
-    out: dict[str, Any] = {"run": second.name, "against": first.name}
-    out["metrics"] = [entry.to_dict() for entry in paired(*pair, points.targets, inverse)]
-    for what, sides, names in (
-        ("labels", changed_labels(*pair, points.targets), labels),
-        ("points", changed_points(*pair, points.targets), points.texts),
-    ):
-        for side, changes in zip(("better", "worse"), sides, strict=True):
-            out[f"{side}_{what}"] = [_change(entry, names[entry.place] if names else "") for entry in changes]
-    return out
-
-
-def _change(entry: Change, text: str) -> dict[str, Any]:
-    """Describe one label or point that changed."""
-    return {"id": entry.place, "text": text, "first": entry.first, "second": entry.second, "of": entry.of}
-
-
-def _show(difference: dict[str, Any], title: str) -> None:
+def _show(pair: Pair) -> None:
     """Print the differences of one pair of models."""
+    from longtail.comparison import DIFFERENCES
     from longtail.report import shortened
 
-    rows = [
-        (entry["metric"], entry["first"], entry["second"], f"{entry['difference']:+.2f}",
-         f"{entry['low']:+.2f} to {entry['high']:+.2f}", "yes" if entry["certain"] else "no")
-        for entry in difference["metrics"]
-    ]  # fmt: skip
     note = "paired bootstrap over points; certain: the interval leaves zero out"
-    table(title, ("metric", "before", "after", "difference", "95 %", "certain"), rows, note=note)
-    for what, column in (
-        ("labels", "points where the label is right"),
-        ("points", "labels of the point that are right"),
+    table(f"{pair.second} instead of {pair.first}", DIFFERENCES, pair.rows(), note=note)
+    for what, better, worse, column in (
+        ("Labels", pair.better_labels, pair.worse_labels, "points where the label is right"),
+        ("Points", pair.better_points, pair.worse_points, "labels of the point that are right"),
     ):
         changes = [
-            (side, entry["id"], shortened(entry["text"], 50), f"{entry['first']} → {entry['second']} of {entry['of']}")
-            for side in ("better", "worse")
-            for entry in difference[f"{side}_{what}"]
-        ]
+            (side, one.change.place, shortened(one.text, 50),
+             f"{one.change.first} → {one.change.second} of {one.change.of}")
+            for side, entries in (("better", better), ("worse", worse))
+            for one in entries
+        ]  # fmt: skip
         if changes:
-            table(f"{what.capitalize()} that changed most", ("", "id", "text", f"{column}, first five"), changes)
+            table(f"{what} that changed most", ("", "id", "text", f"{column}, first five"), changes)

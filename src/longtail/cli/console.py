@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -17,8 +20,9 @@ from rich.text import Text
 
 from longtail import types
 from longtail.errors import RecipeError
-from longtail.records import AnyPart, parsed
+from longtail.records import AnyPart, overridden, parsed
 
+STOPPED = 130  # the exit code after Ctrl-C
 stderr = Console(stderr=True, highlight=False)
 
 
@@ -53,6 +57,20 @@ def progress(what: str) -> Iterator[types.Progress]:
         )
 
 
+@contextmanager
+def continues(unfinished: Path | None = None) -> Iterator[None]:
+    """Say how to go on when the user stops what is running; `unfinished` is where its checkpoints are."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        command = shlex.join(["longtail", *sys.argv[1:]])
+        if unfinished is not None and not unfinished.exists():
+            say(f"stopped; nothing was written. The same command begins again: {command}")
+        else:
+            say(f"stopped; the same command goes on where it was: {command}")
+        raise typer.Exit(STOPPED) from None
+
+
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, note: str = "") -> None:
     """Print a table to stdout; columns of numbers are right-aligned, and many columns are set closer."""
     wide = len(columns) > 8
@@ -73,12 +91,13 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, 
 
 def with_settings(part: AnyPart, settings: Sequence[str]) -> AnyPart:
     """Apply `--set a.b=value` settings to a recipe or a part, one after the other."""
+    pairs = []
     for setting in settings:
         path, equals, value = setting.partition("=")
         if not equals:
             raise RecipeError(f"--set {setting}: no '='; write --set name=value")
-        part = part.override(path.strip(), parsed(value))
-    return part
+        pairs.append((path.strip(), parsed(value)))
+    return overridden(part, pairs)
 
 
 def size(count: float) -> str:
@@ -88,3 +107,14 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}"
         count /= 1000
     return f"{count:.1f} GB"
+
+
+def duration(seconds: float) -> str:
+    """Write a time in words.
+
+    >>> duration(1), duration(90), duration(7300)
+    ('1 second', '1.5 minutes', '2.0 hours')
+    """
+    if seconds < 60:
+        return types.counted(max(1, round(seconds)), "second")
+    return f"{seconds / 60:.1f} minutes" if seconds < 3600 else f"{seconds / 3600:.1f} hours"

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longtail.cli.console import emit, progress, say, size, table, with_settings
+from longtail.cli.console import duration, emit, progress, say, size, table, with_settings
 from longtail.cli.data import Folder, Force, Format, From
 from longtail.errors import DataError, RecipeError
+from longtail.types import counted
 
 if TYPE_CHECKING:
     from longtail.data.dataset import Dataset, Split
@@ -80,6 +81,7 @@ def build(
     from_: From = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the estimated memory and time, and stop.")] = False,
     force: Force = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the estimate as JSON.")] = False,
 ) -> None:
     """Write a label graph as a CSR matrix: arrays indptr, indices, values and shape in one safetensors file."""
     from longtail.arrays import matrix_arrays
@@ -93,17 +95,21 @@ def build(
         train = load(path, format=from_).train.original
     if out is None or dry_run:
         needs = estimate(train.targets, kind, threshold=threshold, top=top)
-        emit({"peak_bytes": needs.peak_bytes, "seconds": round(needs.seconds, 2), "entries": needs.entries})
+        if json:
+            emit({"peak_bytes": needs.peak_bytes, "seconds": round(needs.seconds, 2), "entries": needs.entries})
+        else:
+            edges = counted(needs.entries, "edge")
+            typer.echo(f"about {size(needs.peak_bytes)} of memory, {duration(needs.seconds)}, at most {edges}")
         return
     file = out if out.suffix == ".safetensors" else out / f"{kind}.safetensors"
     if file.exists() and not force:
         raise DataError(
             "a graph is here already", file=file, remedy="pass --force to replace it, or choose another --out"
         )
-    with progress(f"building the {kind} graph of {len(train.labels):,} labels"):
+    with progress(f"building the {kind} graph of {counted(len(train.labels), 'label')}"):
         graph = KINDS[kind](train.targets, **_settings(kind, threshold, top, seed))
     write_arrays(file, matrix_arrays("", graph))
-    say(f"wrote {file}: {graph.nnz:,} edges, {size(file.stat().st_size)}")
+    say(f"wrote {file}: {counted(graph.nnz, 'edge')}, {size(file.stat().st_size)}")
 
 
 def _settings(kind: str, threshold: float, top: int | None, seed: int) -> dict[str, Any]:
@@ -250,7 +256,7 @@ def augment(
     part = with_settings(part_of(flags), set_ or [])
     with progress(f"reading {path}"):
         data = load(path, format=from_)
-    with progress(f"augmenting {len(data.train):,} points with {method}"):
+    with progress(f"augmenting {counted(len(data.train), 'point')} with {method}"):
         part, train = _augment(part, data.train, seed)
     if binarise is not None:
         train = binarised(train, binarise)
@@ -264,7 +270,8 @@ def augment(
         settings = part.dump() | {"seed": seed, "binarise": binarise, "of": data.fingerprint}
         write(augmented, out, format, force=force, augmentation=settings)
     added = int(train.augmented.sum()) if train.augmented is not None else 0
-    points = f"{len(train):,} points, {added:,} of them made by {method}, {train.targets.nnz:,} targets"
+    made = f"{added:,} of them made by {method}"
+    points = f"{counted(len(train), 'point')}, {made}, {counted(train.targets.nnz, 'target')}"
     say(f"wrote {out} ({format}): {points}")
 
 

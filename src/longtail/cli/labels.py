@@ -11,6 +11,7 @@ import typer
 from longtail.cli.console import emit, say, table
 from longtail.cli.models import Json, Run
 from longtail.errors import DataError
+from longtail.types import counted
 
 if TYPE_CHECKING:
     from longtail.index import Index
@@ -36,7 +37,7 @@ def add(
     index = Index.load(run)
     for label in index.add(texts, ids):
         emit(_entry(index, label))
-    say(f"added {len(texts):,} labels; `longtail labels undo {run}` takes them back")
+    say(f"added {counted(len(texts), 'label')}; `longtail labels undo {run}` takes that back")
 
 
 @app.command()
@@ -53,7 +54,7 @@ def remove(
     index.remove(label_ids)
     for label in label_ids:
         emit(_entry(index, label))
-    say(f"removed {len(label_ids):,} labels; `longtail labels undo {run}` brings them back")
+    say(f"removed {counted(len(label_ids), 'label')}; `longtail labels undo {run}` takes that back")
 
 
 @app.command()
@@ -65,7 +66,7 @@ def undo(run: Run) -> None:
     before = len(index.labels), len(index.removed)
     index.undo()
     added, removed = before[0] - len(index.labels), before[1] - len(index.removed)
-    say(f"took back an addition of {added:,} labels" if added else f"brought {removed:,} labels back")
+    say(f"took {counted(added, 'label')} away again" if added else f"brought {counted(removed, 'label')} back")
 
 
 @app.command("list")
@@ -81,7 +82,7 @@ def list_(run: Run, json: Json = False) -> None:
         emit({"labels": len(index.labels), "trained": trained, "changed": entries})
         return
     rows = [(entry["id"], entry["text"], entry["state"]) for entry in entries]
-    table(f"{trained:,} labels were trained", ("id", "text", "state"), rows)
+    table(f"Trained: {counted(trained, 'label')}", ("id", "text", "state"), rows)
 
 
 @app.command()
@@ -90,7 +91,7 @@ def check(run: Run) -> None:
     from longtail.index import Index
 
     index = Index.load(run, verify=True)
-    say(f"{index}: every file is as it was written, {len(index.removed):,} labels are removed")
+    say(f"{index}: every file is as it was written, removed: {counted(len(index.removed), 'label')}")
 
 
 def _entry(index: Index, label: int) -> dict[str, Any]:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longtail.cli.console import emit, progress, say, size, table, with_settings
+from longtail.cli.console import continues, duration, emit, progress, say, size, table, with_settings
 from longtail.errors import DataError
+from longtail.types import counted
 
 if TYPE_CHECKING:
-    from longtail.data.dataset import Split
     from longtail.data.queries import Queries
+    from longtail.evaluation import Evaluation
     from longtail.index import Index
-    from longtail.metrics import Evaluation
-    from longtail.model import Model
+    from longtail.pipeline import Estimate
     from longtail.recipe import Recipe
     from longtail.types import TopK
 
@@ -39,11 +40,15 @@ def _start(recipe: str, published: str | None) -> Recipe:
     """Find a recipe, with the settings that are published for a data set if one is named."""
     from longtail.recipe import find_recipe
     from longtail.recipes.published import published_settings
+    from longtail.records import overridden
 
-    found = find_recipe(recipe)
-    for path, value in published_settings(recipe.partition("+")[0], published).items() if published else ():
-        found = found.override(path, value)
-    return found
+    settings = published_settings(recipe.partition("+")[0], published) if published else {}
+    return overridden(find_recipe(recipe), settings.items())
+
+
+def in_words(needs: Estimate) -> str:
+    """Say what a run will probably need."""
+    return f"about {size(needs.memory_bytes)} of memory, {size(needs.disk_bytes)} on disk, {duration(needs.seconds)}"
 
 
 def train(
@@ -66,6 +71,8 @@ def train(
         bool, typer.Option("--dry-run", help="Print the estimated memory, time and disk, and stop.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished model.")] = False,
+    licence: Annotated[str, typer.Option(help="The licence of the model, for its card: CC-BY-4.0.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print the estimate, or what was trained, as JSON.")] = False,
 ) -> None:
     """Fit a recipe to a data set and write the model folder."""
     from longtail.data.formats import load
@@ -78,7 +85,8 @@ def train(
     if dry_run:
         with progress(f"reading {data}"):
             needs = estimate(settings, load(data).train)
-        emit({"memory_bytes": needs.memory_bytes, "disk_bytes": needs.disk_bytes, "seconds": round(needs.seconds, 1)})
+        bytes_ = {"memory_bytes": needs.memory_bytes, "disk_bytes": needs.disk_bytes}
+        emit(bytes_ | {"seconds": round(needs.seconds, 1)}) if json else typer.echo(in_words(needs))
         return
     with training(out, scratch, force=force):
         with progress(f"reading {data}"):
@@ -87,18 +95,24 @@ def train(
             say(f"continuing the unfinished run in {scratch}")
         needs = estimate(settings, loaded.train)
         need_memory(needs)
-        say(f"about {size(needs.memory_bytes)} of memory, {size(needs.disk_bytes)} on disk, {needs.seconds:.0f} s")
-        what = f"fitting {settings.name} to {len(loaded.train):,} points and {len(loaded.labels):,} labels"
-        with progress(what) as step:
-            model = fit(settings, loaded.train, scratch=scratch, progress=step)
+        say(in_words(needs))
+        sizes = f"{counted(len(loaded.train), 'point')} and {counted(len(loaded.labels), 'label')}"
+        with continues(scratch), progress(f"fitting {settings.name} to {sizes}") as step:
+            model = replace(fit(settings, loaded.train, scratch=scratch, progress=step), licence=licence)
             if "validation" in loaded.splits:
-                model.metrics.update(evaluate(model, loaded.validation).to_dict())
+                model = model.kept(evaluate(model, loaded.validation).to_dict())
+        for stage in model.done:
+            say(f"trained {stage}")
+        if settings.trains and model.vectors is None:
+            say("what was trained got no weight on held-out points and is left out; the voices by words are kept")
         model.save(out, force=force, log=scratch / "log.csv")
         if (scratch / "tensorboard").exists():
             board = out.with_name(out.name + ".tensorboard")
             shutil.copytree(scratch / "tensorboard", board, dirs_exist_ok=True)
             say(f"wrote {board}; see it with: tensorboard --logdir {board}")
     say(f"wrote {out}")
+    if json:
+        emit({"run": str(out), "points": model.points, "labels": len(model.labels), "done": model.facts()["done"]})
     if model.vectors is not None and len(model.labels) > MANY:
         say(f"`longtail index {out}` makes single predictions quick")
 
@@ -110,6 +124,13 @@ def predict(
     ] = "-",
     k: Annotated[int, typer.Option("--k", "-k", min=1, max=1000, help="Labels per text.")] = 5,
     threshold: Annotated[float | None, typer.Option(help="Leave out labels with a lower score.")] = None,
+    decide: Annotated[
+        str | None,
+        typer.Option(
+            help="Leave out labels below thresholds that held-out points tuned for F1: global, bins or labels; "
+            "bins:0.9 is for a precision of 0.9."
+        ),
+    ] = None,
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Print calibrated probabilities as scores.")
     ] = False,
@@ -127,7 +148,10 @@ def predict(
 
     index = Index.load(run, verify=True)
     find = label_finder(index.labels) if exclude_own else None
-    predict_texts = partial(index.predict, k=k, threshold=threshold, probabilities=probabilities)
+    if decide is not None and threshold is not None:
+        raise DataError("--threshold and --decide exclude each other", remedy="give one of them")
+    limit = threshold if decide is None else decide
+    predict_texts = partial(index.predict, k=k, threshold=limit, probabilities=probabilities)
     if file == "-":
         for queries in read_queries(sys.stdin.buffer, "standard input", find):
             _print_predictions(index, predict_texts, queries)
@@ -172,8 +196,14 @@ def evaluate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Evaluate a model: P, nDCG, recall, PSP, PSnDCG and coverage at 1, 3, 5; head, torso, tail."""
+    """Evaluate a model: P, nDCG, recall, PSP, PSnDCG and coverage at 1, 3, 5; head, torso, tail.
+
+    The figures are kept with the model: in its metrics.json and its card, for `compare` and the service.
+    """
+    from longtail.cli.report import draw_calibration
     from longtail.data.formats import load
+    from longtail.errors import ModelError
+    from longtail.folder import METRICS, keep_evaluation
     from longtail.labels.propensity import Propensity
     from longtail.model import Model
     from longtail.pipeline import evaluate as measure
@@ -187,32 +217,23 @@ def evaluate(
             raise DataError(f"--propensity {propensity}: {reason}", remedy="give two numbers: 0.55,1.5") from None
     with progress(f"reading {data}"):
         loaded = load(data)
-    with progress(f"evaluating on {len(loaded[split]):,} points"):
+    with progress(f"evaluating on {counted(len(loaded[split]), 'point')}"):
         model = Model.load(run)
         result = measure(model, loaded[split], bins=bins, propensity=constants)
+    try:
+        keep_evaluation(run, model.facts(), result.to_dict())
+        say(f"kept with the model: {run / METRICS}")
+    except OSError as reason:  # a folder that may only be read
+        say(f"not kept with the model: {reason}")
     if reliability is not None:
-        draw_probabilities(model, loaded[split], reliability)
+        if model.probabilities is None:
+            raise ModelError("this model has no probabilities: no points, or too few, were held out in training")
+        draw_calibration(result, reliability, title=f"{model.recipe.name} on {loaded.name}, {split}")
         say(f"wrote {reliability}")
     if json:
         emit(result.to_dict())
     else:
         show_evaluation(f"{run} on {loaded.name}, {split}", result)
-
-
-def draw_probabilities(model: Model, split: Split, path: Path) -> None:
-    """Draw a reliability diagram: how often predictions of each probability are right."""
-    from longtail.errors import ModelError
-    from longtail.probabilities import reliability
-    from longtail.report import draw_reliability
-    from longtail.types import contains
-
-    if model.probabilities is None:
-        raise ModelError("this model has no probabilities: no points were held out when it was trained")
-    top = model.predict_split(split, 5)
-    mask = top.labels >= 0
-    rows = reliability(model.probabilities(top.scores[mask]), contains(split.targets, top.labels)[mask])
-    title, up = f"{model.recipe.name} on {split.dataset}, {split.name}", "share of them that are right"
-    draw_reliability({"five best labels": rows}, path, title, across="probability of a prediction", up=up)
 
 
 def show_evaluation(title: str, result: Evaluation) -> None:
@@ -233,7 +254,7 @@ def recipes(
     json: Json = False,
 ) -> None:
     """List the recipes and the augmentations that can follow a +, or what the papers print for them."""
-    from longtail.recipe import RECIPES, augmentations, find_recipe
+    from longtail.recipe import RECIPES, augmentations, find_recipe, summary
 
     if published:
         from longtail.recipes.published import published_scores
@@ -256,10 +277,5 @@ def recipes(
     if json:
         emit({"recipes": {name: value.dump() for name, value in by_name.items()}, "augmentations": augmentations()})
         return
-    import importlib
-
-    rows = []
-    for name in by_name:
-        doc = importlib.import_module(RECIPES[name].partition(":")[0]).__doc__ or ""
-        rows.append((name, doc.splitlines()[0]))
+    rows = [(name, summary(name)) for name in by_name]
     table("Recipes", ("name", "what it is"), rows, note="add with +: " + ", ".join(augmentations()))

@@ -6,8 +6,7 @@ points open at once without being read. The fingerprint depends on the content o
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +19,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.arrays import matrix_arrays, matrix_of
-from longtail.errors import DataError, ModelError
+from longtail.data.fingerprint import digest
+from longtail.data.rows import LabelNames, LabelTexts, frame_rows, rows_of_labels, texts_of
+from longtail.errors import BadArgument, DataError, ModelError
 from longtail.files import (
     read_arrays,
     read_json,
@@ -29,7 +30,8 @@ from longtail.files import (
     write_json,
     write_texts,
 )
-from longtail.types import LabelMatrix, Texts, joined, label_matrix, no_pairs
+from longtail.markup import html_table
+from longtail.types import LabelMatrix, Texts, counted, no_pairs
 from longtail.whole import whole_folder
 
 SCHEMA = 1
@@ -75,7 +77,7 @@ class Split:
         return int(self.targets.shape[0])
 
     def __repr__(self) -> str:
-        return f"Split({self.name}: {len(self)} points, {len(self.labels)} labels)"
+        return f"Split({self.name}: {counted(len(self), 'point')}, {counted(len(self.labels), 'label')})"
 
     @property
     def original(self) -> Split:
@@ -102,7 +104,7 @@ class Split:
     @cached_property
     def fingerprint(self) -> str:
         """Hash the points and the texts of the labels."""
-        return _digest([*self.parts(), ("labels.text", self.labels.texts)])
+        return digest([*self.parts(), ("labels.text", self.labels.texts)])
 
     def named(self, name: str) -> Split:
         """Give it another name."""
@@ -206,7 +208,7 @@ class Dataset:
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{split.name} {len(split):,}" for split in self.splits.values())
-        return f"Dataset({self.name}: {sizes}; {len(self.labels):,} labels)"
+        return f"Dataset({self.name}: {sizes}; {counted(len(self.labels), 'label')})"
 
     @property
     def train(self) -> Split:
@@ -226,7 +228,7 @@ class Dataset:
     @cached_property
     def fingerprint(self) -> str:
         """Hash the content: texts, ids, features, targets and excluded pairs, but not names or formats."""
-        return _digest(self._parts())
+        return digest(self._parts())
 
     def _parts(self) -> Iterable[tuple[str, Texts | sp.csr_array | None]]:
         """Name every text column and matrix."""
@@ -236,6 +238,37 @@ class Dataset:
         yield "vocabulary.text", self.vocabulary
         for split in self.splits.values():
             yield from split.parts()
+
+    @staticmethod
+    def from_frame(
+        frame: Any,
+        text: str | Sequence[str] = "text",
+        labels: str = "labels",
+        *,
+        sep: str | None = None,
+        split: str | None = None,
+        label_texts: LabelTexts = None,
+        name: str = "data",
+    ) -> Dataset:
+        """Build a data set from the columns of a pandas frame or of a dict of lists.
+
+        Several text columns are joined. `labels` holds lists, or strings that `sep` cuts. The column `split` says which
+        split a row belongs to; without it all rows are training points. The rest is as in `from_rows`.
+
+        >>> frame = {"title": ["red cat", "old dog"], "tags": ["red;cat", "dog"]}
+        >>> Dataset.from_frame(frame, text="title", labels="tags", sep=";")
+        Dataset(data: train 2; 3 labels)
+        """
+        rows = frame_rows(frame, [text] if isinstance(text, str) else list(text), labels, split)
+        return from_rows(rows, label_texts=label_texts, sep=sep, name=name)
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for split in self.splits.values():
+            each = split.targets.nnz / max(1, len(split))
+            rows.append((split.name, len(split), each, int((np.diff(split.targets.indptr) == 0).sum())))
+        heads = ("split", "points", "labels of a point", "points without labels")
+        return html_table(heads, rows, f"{self.name}: {counted(len(self.labels), 'label')}")
 
     def with_splits(self, *splits: Split) -> Dataset:
         """Replace the splits."""
@@ -312,47 +345,33 @@ def open_dataset(path: str | Path) -> Dataset:
 
 
 def from_rows(
-    splits: Mapping[str, tuple[Iterable[str], Iterable[Iterable[int]]]],
+    splits: Mapping[str, tuple[Iterable[str], Iterable[Any]]],
     *,
-    label_texts: Iterable[str],
+    label_texts: LabelTexts = None,
+    sep: str | None = None,
     name: str = "data",
 ) -> Dataset:
-    """Build a data set from Python lists of texts and label ids: the shortest way in for tests and notebooks."""
-    labels = Labels(0, Texts(label_texts))
-    labels = replace(labels, count=len(labels.texts or ()))
+    """Build a data set from Python lists of texts and their labels, names or numbers.
+
+    Names are the texts of the labels, unless `label_texts` gives the texts: by name, or as a list, whose places numbers
+    mean. A string is one label, or several with `sep` between them.
+
+    >>> from_rows({"train": (["red cat", "old dog"], [["red", "cat"], ["dog"]])}).labels.texts.tolist()
+    ['cat', 'dog', 'red']
+    """
+    rows = {split: rows_of_labels(column, sep) for split, (_, column) in splits.items()}
+    names = LabelNames.of((row for own in rows.values() for row in own), label_texts)
+    labels = Labels(len(names.texts), names.texts, names.ids)
     built = {}
-    for split, (texts, rows) in splits.items():
-        lists = [list(row) for row in rows]
-        starts = np.concatenate([[0], np.cumsum([len(row) for row in lists])]).astype(np.int64)
-        shape = (len(lists), labels.count)
-        targets = label_matrix(starts, np.fromiter((label for row in lists for label in row), np.int64), shape)
-        built[split] = Split(split, labels, targets, no_pairs(shape), Texts(texts))
+    for split, (column, _) in splits.items():
+        texts, targets = texts_of(column), names.targets(rows[split])
+        if len(texts) != targets.shape[0]:
+            raise BadArgument(
+                f"{counted(len(texts), 'text')} and labels for {counted(targets.shape[0], 'text')}",
+                remedy="give labels to each text; an empty list where it has none",
+            )
+        built[split] = Split(split, labels, targets, no_pairs(targets.shape), texts)
     return Dataset(labels, built, name)
-
-
-def _digest(parts: Iterable[tuple[str, Texts | sp.csr_array | None]]) -> str:
-    """Hash named values, whatever their order."""
-    digest = hashlib.sha256(b"longtail-1")
-    for name, value in sorted(parts, key=lambda part: part[0]):
-        digest.update(name.encode())
-        for piece in _pieces(value):
-            digest.update(hashlib.sha256(piece).digest())
-    return digest.hexdigest()[:32]
-
-
-def _pieces(value: Texts | sp.csr_array | None) -> Iterable[bytes | memoryview]:
-    """Cut a value into canonical byte strings."""
-    if value is None:
-        return [b"none"]
-    if isinstance(value, Texts):
-        array = pa.concat_arrays([value.array]) if value.array.offset == 0 else joined(Texts([]), value).array
-        _, offsets, body = array.buffers()
-        starts = np.frombuffer(offsets, np.int64, len(array) + 1) if len(array) else np.zeros(1, np.int64)
-        raw = memoryview(body)[int(starts[0]) : int(starts[-1])] if body is not None else b""
-        return [b"texts", (starts - starts[0]).tobytes(), raw]
-    shape = repr(tuple(int(n) for n in value.shape)).encode()
-    arrays: list[NDArray[Any]] = [value.indptr.astype(np.int64), value.indices.astype(np.int64), value.data]
-    return [b"matrix", shape, *(part.tobytes() for part in arrays)]
 
 
 def _check_lengths(data: Dataset) -> None:

@@ -78,6 +78,14 @@ class Memo:
         back = np.argsort(np.concatenate([known, missing]))  # to the order of the texts
         return sp.csr_array(sp.vstack([self.bags[rows[known]], fresh], format="csr")[back])
 
+    def query(self, text: str) -> tuple[Ints, Floats] | None:
+        """Look up the words of one text, and their weights; None if it is not known."""
+        row = self.places.get(text)
+        if row is None:
+            return None
+        own = slice(self.bags.indptr[row], self.bags.indptr[row + 1])
+        return self.bags.indices[own], self.bags.data[own]
+
 
 @dataclass(frozen=True, eq=False)
 class Words:
@@ -200,6 +208,8 @@ class Words:
 
     def query(self, text: str) -> tuple[Ints, Floats]:
         """Weigh one text without building a matrix: (words, weights)."""
+        if self.memo and (known := self.memo[0].query(text)) is not None:
+            return known
         counts: dict[int, float] = {}
         places = self.places
         for word in terms(text, pairs=self.pairs):

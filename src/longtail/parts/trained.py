@@ -17,6 +17,7 @@ from longtail.data.dataset import Split
 from longtail.data.tokens import Words
 from longtail.labels.tree import Clusters
 from longtail.parts.serving import Arrays, FrozenHead, FrozenTower, Retriever, Scorer
+from longtail.records import StageDone
 from longtail.types import Floats, LabelMatrix, Progress, Texts, without
 
 if TYPE_CHECKING:
@@ -211,6 +212,7 @@ class Fit:
     partition: Clusters | None = None  # of the labels, where a stage has made one
     graph: sp.csr_array | None = None  # of the labels, where a stage has pruned it
     scorer: Scorer | None = None  # what the stages so far have made
+    done: list[StageDone] = field(default_factory=list)  # by the stages so far, which share the list
 
     @property
     def seed(self) -> int:

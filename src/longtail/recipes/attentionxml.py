@@ -18,8 +18,9 @@ from longtail.training.stages.training import Training
 
 
 def attentionxml() -> Recipe:
-    """Return the recipe of methods §5.12: with few labels against a pool of them, and all are scored when served.
+    """Return AttentionXML: each label looks at its own words, read by an LSTM; a tree leads to the best of many labels.
 
+    This is the recipe of methods §5.12: with few labels against a pool of them, and all are scored when served.
     References: [AttentionXML].
     """
     tree = Tree(pool=BatchPool(positives=4, random=64))
@@ -33,9 +34,9 @@ def attentionxml() -> Recipe:
 
 
 def laroberta() -> Recipe:
-    """Return the recipe of methods §5.13: the same attention over the states of a transformer, MiniLM by default.
+    """Return LaRoBERTa: each label looks at its own words, read by a transformer, MiniLM by default.
 
-    References: [LaRoBERTa].
+    This is the recipe of methods §5.13. References: [LaRoBERTa].
     """
     recipe = attentionxml()
     settings = LoopSettings(epochs=4, batch_size=32, learning_rate=0.005, clip=5.0, average=0.5)

@@ -14,7 +14,7 @@ from longtail.training.stages.training import Training
 
 
 def dpr() -> Recipe:
-    """Return the dual encoder whose negatives are the positives of the other points of a batch. References: [DPR]."""
+    """Return DPR: a dual encoder whose negatives are the positives of other points of a batch. References: [DPR]."""
     texts = LabelText(texts="tower", transform=None, cosine=True, scale=20.0, learn_scale=False)
     pool = BatchPool(positives=1, pick="one", random=0)
     return Recipe(
@@ -26,16 +26,17 @@ def dpr() -> Recipe:
 
 
 def ance() -> Recipe:
-    """Return `dpr` with negatives that the encoder itself finds, every five epochs. References: [ANCE]."""
+    """Return ANCE: DPR with negatives that the encoder itself finds, every five epochs. References: [ANCE]."""
     recipe = dpr()
     pool = BatchPool(positives=1, pick="one", random=0, hard=2, mined=50, refresh=5)
     return replace(recipe, name="ance", objectives=(replace(recipe.objectives[0], sampler=pool),))
 
 
 def dexml() -> Recipe:
-    """Return the recipe of methods §5.11, with a pool; `--set sampler=all_labels --set sampler.pick=one` has none.
+    """Return DEXML: a dual encoder with more hard negatives than ANCE, and a pool of labels.
 
-    References: [DEXML].
+    This is the recipe of methods §5.11; `--set sampler=all_labels --set sampler.pick=one` has no pool. References:
+    [DEXML].
     """
     recipe = dpr()
     pool = BatchPool(positives=1, pick="one", random=0, hard=5, mined=100, refresh=5)

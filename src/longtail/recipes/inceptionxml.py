@@ -15,7 +15,10 @@ from longtail.training.stages.training import Training
 
 
 def inceptionxml() -> Recipe:
-    """Return the one-vs-all model of methods §5.1. References: [InceptionXML] §4."""
+    """Return InceptionXML: convolutions along the embedding, and a row for each label, all of which are scored.
+
+    This is the one-vs-all model of methods §5.1. References: [InceptionXML] §4.
+    """
     head = Residual(activation="gelu", norm="batchnorm", dropout=0.25)
     rows = Rows(init="random", text=None, bias=True, bias_init="prior", cosine=False, dropout=0.5)
     return Recipe(
@@ -36,9 +39,10 @@ def inceptionxml() -> Recipe:
 
 
 def inceptionxml_plus() -> Recipe:
-    """Return the model of methods §5.2, with fewer words, epochs and candidates than on a GPU.
+    """Return InceptionXML+: the same for many labels, of which only those in the best clusters are scored.
 
-    References: [InceptionXML] §5.
+    This is the model of methods §5.2, with fewer words, epochs and candidates than on a GPU. References: [InceptionXML]
+    §5.
 
     Label rows and cluster rows have a head each; for a quarter of the steps the label rows do not change the encoder.
     """

@@ -22,9 +22,10 @@ from longtail.training.stages.training import Training
 
 
 def ngame() -> Recipe:
-    """Return the recipe of methods §5.8: cosines with the texts of labels and with their rows are added when served.
+    """Return NGAME: one encoder for points and label texts, batches of similar points, then a row for each label.
 
-    The paper adds them up with a decision tree. References: [NGAME].
+    This is the recipe of methods §5.8: cosines with the texts of labels and with their rows are added when served. The
+    paper adds them up with a decision tree. References: [NGAME].
     """
     cosines = LabelText(texts="tower", transform=None, cosine=True, scale=1.0, learn_scale=False)
     texts = Objective(sampler=BatchPool(positives=1, pick="one", random=0), classifier=cosines, loss=Triplet())
@@ -47,11 +48,11 @@ def ngame() -> Recipe:
 
 
 def ngame_renee() -> Recipe:
-    """Return the recipe of methods §5.10: after NGAME's encoder one row for each label, against all of them.
+    """Return NGAME with Renee: after NGAME's encoder one row for each label, trained against all of them.
 
-    Label texts are points of their own label; `+gandalf` puts soft targets in their place. Rows start from NGAME's
-    vectors of label texts, as cosines with a bias: sums of words have no direction in common that would be one, as
-    the vectors of transformers do (decision 0007). References: [Renee].
+    This is the recipe of methods §5.10. Label texts are points of their own label; `+gandalf` puts soft targets in
+    their place. Rows start from NGAME's vectors of label texts, as cosines with a bias: sums of words have no direction
+    in common that would be one, as the vectors of transformers do (decision 0007). References: [Renee].
     """
     first = ngame()
     rows = Rows(init="vectors", text=None, bias=True, bias_init="prior", dropout=0.5)

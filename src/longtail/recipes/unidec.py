@@ -19,10 +19,11 @@ from longtail.training.stages.training import Training
 
 
 def unidec() -> Recipe:
-    """Return the recipe of methods §5.16: the two heads are learnt together, and their cosines added when served.
+    """Return UniDEC: one encoder with two heads, for label texts and for free rows; their cosines are added.
 
-    Rows are learnt as they are served, as cosines, and start from what their head makes of the label's text, so that
-    labels with few points have a direction too (decision 0007). References: [UniDEC] §2.3.
+    This is the recipe of methods §5.16. Rows are learnt as they are served, as cosines, and start from what their head
+    makes of the label's text, so that labels with few points have a direction too (decision 0007). References:
+    [UniDEC] §2.3.
     """
     recipe = depsl()
     texts = replace(recipe.objectives[0], head=Project(dim=256, tanh=True), weight=0.5, served=1.0)
@@ -33,7 +34,7 @@ def unidec() -> Recipe:
 
 
 def depsl() -> Recipe:
-    """Return the dual encoder alone. References: [UniDEC] §2.3.2."""
+    """Return DePSL: UniDEC's dual encoder alone, for points and label texts. References: [UniDEC] §2.3.2."""
     pool = BatchPool(positives=3, random=0, hard=6, mined=30, refresh=5, start=0)
     texts = LabelText(texts="head", transform=None, cosine=True, scale=20.0, learn_scale=False)
     objective = Objective(

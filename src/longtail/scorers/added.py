@@ -3,7 +3,8 @@
 By vectors a new label is what the encoder makes of its text, as far as it knows the words, or the mean of trained
 labels with similar texts where the encoder has never learnt from label texts. By words it is a label text,
 and a training point that has the label: what self-annotation gives to trained labels. Words that the model never saw
-count as the rarest ones, so that a label with a new name is found by it.
+count as the rarest ones, so that a label with a new name is found by it. Held-out labels say what such a score is worth
+among those of trained labels (`longtail.scales`).
 """
 
 from __future__ import annotations
@@ -20,12 +21,36 @@ from numpy.typing import NDArray
 from sparse_dot_topn import sp_matmul_topn
 
 from longtail.data.tokens import WORD, Words
+from longtail.errors import ModelError
 from longtail.parts import Near, Proposals, Query, Scorer
 from longtail.scorers.fused import FusedScorer
 from longtail.types import Floats
 
 NEAREST = 10  # trained labels that a new one is the mean of
 UNKNOWN = 0.5  # weight of similarity through words that vectors do not know
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From the scores of new labels to those of trained ones: a straight line, up to the highest that was seen.
+
+    >>> Scale(slope=0.5, shift=0.25, top=1.0)(np.float32([0.5, 3])).tolist()
+    [0.5, 1.0]
+    """
+
+    slope: float = 1.0
+    shift: float = 0.0
+    top: float | None = None
+
+    def __post_init__(self) -> None:
+        numbers = [self.slope, self.shift, *([] if self.top is None else [self.top])]
+        if not np.isfinite(numbers).all() or self.slope <= 0:
+            raise ModelError("the scale of new labels is damaged; train again")
+
+    def __call__(self, scores: Floats) -> Floats:
+        """Put scores on the scale of trained labels."""
+        line = np.float32(self.slope) * scores + np.float32(self.shift)
+        return np.asarray(line if self.top is None else np.minimum(line, np.float32(self.top)), np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +62,13 @@ class Additions:
     vectors: Floats | None  # (A, D)
     bias: float
     count: int
+    scale: Scale
 
     @classmethod
-    def of(cls, texts: Sequence[str], words: Words, scorer: Scorer | None, near: Near | None = None) -> Additions:
+    def of(
+        cls, texts: Sequence[str], words: Words, scorer: Scorer | None, near: Near | None = None,
+        scale: Scale = Scale(),  # noqa: B008 (frozen)
+    ) -> Additions:  # fmt: skip
         """Encode and weigh label texts; `near` finds trained labels with similar texts."""
         lists: dict[str, list[tuple[int, float]]] = {}
         for label, text in enumerate(texts):
@@ -52,7 +81,7 @@ class Additions:
         vectors, bias = None, 0.0
         if scorer is not None:
             vectors, bias = scorer.rows_for(texts, near), float(np.median(scorer.store.bias))
-        return cls(words, arrays, vectors, bias, len(texts))
+        return cls(words, arrays, vectors, bias, len(texts), scale)
 
     def scores(
         self, query: Query, fused: FusedScorer, proposed: Sequence[Proposals], best: float
@@ -69,7 +98,7 @@ class Additions:
             scores += np.float32(UNKNOWN) * unseen
         for place, (voice, weight) in enumerate(fused.voices):
             scores += weight * voice.added(similar, proposed[place] if proposed else None)
-        labels = np.arange(self.count)
+        labels, scores = np.arange(self.count), self.scale(scores)
         return (labels, scores) if known else (labels[similar > 0], scores[similar > 0])
 
     def similarities(self, text: str) -> tuple[Floats, Floats]:

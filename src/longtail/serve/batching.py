@@ -31,7 +31,7 @@ class Options(NamedTuple):
 
     model: str
     k: int = 5
-    threshold: float | None = None
+    threshold: float | str | None = None  # a number, or the name of tuned thresholds
     allow: tuple[int, ...] | None = None
     deny: tuple[int, ...] | None = None
     details: bool = False

@@ -48,7 +48,7 @@ class Index(Protocol):
         texts: Sequence[str],
         k: int = 5,
         *,
-        threshold: float | None = None,
+        threshold: float | str | None = None,
         allow: Sequence[int] | None = None,
         deny: Sequence[int] | None = None,
         probabilities: bool = False,

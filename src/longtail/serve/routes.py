@@ -70,14 +70,16 @@ class Routes:
             raise HTTPError(
                 422, f"at most {limits.texts} texts of {limits.length} characters and k of {limits.k} at once"
             )
+        if request.decide is not None and request.threshold is not None:
+            raise HTTPError(422, "threshold and decide: give one of them")
         model = self.registry.find(request.model)
         highest = max([*(request.allow or ()), *(request.deny or ())], default=-1)
         if highest >= len(model.index.labels):  # perhaps another process has just added it
             await self.batcher.call(lambda: _existing(model.index, highest))
         allow, deny = (None if labels is None else tuple(labels) for labels in (request.allow, request.deny))
+        threshold = request.threshold if request.decide is None else request.decide
         rows = await self.batcher.predict(
-            Options(model.name, request.k, request.threshold, allow, deny, request.details, request.probabilities),
-            texts,
+            Options(model.name, request.k, threshold, allow, deny, request.details, request.probabilities), texts
         )
         names = range(len(texts)) if ids is None else ids
         return Answer(encode({"predictions": [{"id": i, "labels": row} for i, row in zip(names, rows, strict=True)]}))

@@ -29,6 +29,7 @@ Name = Annotated[str, Field(max_length=200, pattern=PRINTABLE)]
 LabelId = Annotated[int, Field(ge=0, le=2**31 - 1), BeforeValidator(_integer)]
 PointId = Annotated[int, Field(ge=-(2**63), le=2**63 - 1), BeforeValidator(_integer)] | Name
 K = Annotated[int, Field(ge=1, le=LIMITS.k), BeforeValidator(_integer)]
+Decide = Annotated[str, Field(max_length=20, pattern=r"^(global|bins|labels)(:(0?\.[0-9]+|1(\.0+)?))?$")]
 LabelIds = Annotated[list[LabelId], Field(max_length=LIMITS.labels)]
 
 
@@ -49,6 +50,11 @@ class PredictRequest(Request):
     ids: list[PointId] | None = Field(None, max_length=LIMITS.texts, description="Your own ids, as many as texts.")
     k: K = Field(5, description="Labels per text.")
     threshold: float | None = Field(None, description="Leave out labels with a lower score.")
+    decide: Decide | None = Field(
+        None,
+        description="Leave out labels below a threshold that held-out points tuned: one for all (global), for head, "
+        "torso and tail (bins) or for each label (labels), for the best F1, or for a precision: bins:0.9.",
+    )
     probabilities: bool = Field(False, description="Return calibrated probabilities as scores.")
     allow: LabelIds | None = Field(None, description="Only these labels.")
     deny: LabelIds | None = Field(None, description="Never these labels.")

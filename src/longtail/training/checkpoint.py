@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from longtail.errors import DataError
+from longtail.errors import Occupied
 from longtail.files import read_arrays, write_arrays
 from longtail.parts import Table, below
 from longtail.training.tables import Adam
@@ -45,9 +45,9 @@ class Checkpoint:
             return 0, {}
         arrays = {name: np.array(array) for name, array in read_arrays(self.path).items()}
         if arrays["identity"].tobytes() != self.identity.encode():
-            raise DataError(
+            raise Occupied(
                 "an unfinished run with other settings or data is here", file=self.path.parent,
-                remedy="run it again with the same settings, pass --force to start anew, or choose another --out",
+                remedy="run it again with the same settings, remove the folder, or choose another one",
             )  # fmt: skip
         for name, table in tables.items():
             table.restore(arrays, f"table.{name}")

@@ -12,6 +12,7 @@ from longtail.data.dataset import Split
 from longtail.data.tokens import Words
 from longtail.parts import Encoder, Fit, Points, Tokenizer
 from longtail.recipe import Recipe
+from longtail.records import StageDone
 from longtail.scorers.ensemble import EnsembleScorer
 from longtail.types import Progress
 
@@ -21,25 +22,31 @@ SHORT = 0.25  # of the steps, where weights are trained only to choose by
 def learn(
     recipe: Recipe, train: Split, words: Words, *, validation: Split | None = None, fingerprint: str = "",
     scratch: Path | None = None, progress: Progress | None = None,
-) -> tuple[Any, Tokenizer]:  # fmt: skip
-    """Run the stages of a recipe, for each member of an ensemble; returns the scorer and the encoder's tokenizer."""
+) -> tuple[Any, Tokenizer, tuple[StageDone, ...]]:  # fmt: skip
+    """Run the stages of a recipe, for each member of an ensemble.
+
+    Returns the scorer, the encoder's tokenizer, and what each stage did.
+    """
     scorers: list[Any] = []
+    done: list[StageDone] = []
     for place, member in enumerate(recipe.members()):
         folder, told = scratch, progress
         if recipe.ensemble > 1:
             folder = None if scratch is None else scratch / f"member{place}"
             told = progress and _of_member(progress, f"member {place + 1} of {recipe.ensemble}")
-        scorer, tokenizer = _learn(
+        fit = _learn(
             member, train, words, validation=validation, fingerprint=fingerprint, scratch=folder, progress=told
         )
-        scorers.append(scorer)
-    return scorers[0] if len(scorers) == 1 else EnsembleScorer(scorers[0], tuple(scorers[1:])), tokenizer
+        scorers.append(fit.scorer)
+        done += [replace(stage, member=place) for stage in fit.done]
+    scorer = scorers[0] if len(scorers) == 1 else EnsembleScorer(scorers[0], tuple(scorers[1:]))
+    return scorer, fit.tokenizer, tuple(done)
 
 
 def _learn(
     recipe: Recipe, train: Split, words: Words, *, validation: Split | None, fingerprint: str, scratch: Path | None,
     progress: Progress | None,
-) -> tuple[Any, Tokenizer]:  # fmt: skip
+) -> Fit:  # fmt: skip
     """Run the stages of one member."""
     encoder = recipe.encoder
     assert encoder is not None, "Recipe.check has seen it"
@@ -50,11 +57,11 @@ def _learn(
     fit = Fit(recipe, train, validation, words, tokenizer, points, scratch, fingerprint, progress)
 
     def trial(some: Fit) -> Any:
-        return run_stages(some.changed(recipe=shortened(recipe), scratch=None)).scorer
+        return run_stages(some.changed(recipe=shortened(recipe), scratch=None, done=[])).scorer
 
     for stage in recipe.stages:
         fit = stage.prepare(fit, trial)
-    return run_stages(fit).scorer, tokenizer
+    return run_stages(fit)
 
 
 def _of_member(progress: Progress, member: str) -> Progress:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from longtail.errors import ResourceError
 from longtail.machine import keep_freed_memory, release_freed_memory
 from longtail.parts import below
+from longtail.records import StageDone
 from longtail.training.checkpoint import Checkpoint
 from longtail.training.logs import Log
 from longtail.training.network import TrainedNetwork
@@ -40,7 +41,9 @@ def run_loop(
     if fit.scratch is not None:
         identity = {"recipe": fit.recipe.dump(), "data": fit.fingerprint, "stage": name}
         checkpoint = Checkpoint(fit.scratch / f"{name}.safetensors", identity)
-    Loop(network, settings, patience=patience).run(name, checkpoint=checkpoint, validate=validate)
+    loop = Loop(network, settings, patience=patience)
+    loop.run(name, checkpoint=checkpoint, validate=validate)
+    fit.done.append(StageDone(name, loop.steps // loop.per_epoch, loop.steps, settings.batch_size))
     for table in network.tables.values():
         table.finish()
     release_freed_memory()
@@ -57,6 +60,7 @@ class Loop:
         self.per_epoch = math.ceil(points / settings.batch_size) - alone
         self.epochs = max(settings.epochs, math.ceil(settings.min_steps / self.per_epoch))
         self.total = self.epochs * self.per_epoch
+        self.steps = 0  # done: fewer than all of them where patience ends it
         self.optimizer = Adam(network.dense.parameters(), self._scales())
         self.best, self.stale, self.kept = -math.inf, 0, dict[str, NDArray[Any]]()
         self.norms = deque[float](maxlen=NORMS)
@@ -87,6 +91,7 @@ class Loop:
                 first, last_of_epoch = place * settings.batch_size, place + 1 == self.per_epoch
                 rows = order[first:] if last_of_epoch else order[first : first + settings.batch_size]
                 losses.append(self._step(fabric, rows, step, factor))
+                self.steps = step + 1
                 enough = False
                 if last_of_epoch:
                     self._average(epoch + 1)
@@ -198,7 +203,7 @@ class Loop:
 
     def _remembered(self) -> dict[str, NDArray[Any]]:
         """Name what the next step depends on besides weights."""
-        arrays: dict[str, NDArray[Any]] = {"best": np.array([self.best, self.stale])}
+        arrays: dict[str, NDArray[Any]] = {"best": np.array([self.best, self.stale]), "steps": np.array([self.steps])}
         arrays |= {f"kept.{name}": array for name, array in self.kept.items()}
         if self.norms:
             arrays["norms"] = np.array(self.norms)
@@ -214,6 +219,7 @@ class Loop:
         done, more = checkpoint.restore(self.network.tables, self.network.dense, self.optimizer)
         if more:
             self.best, self.stale = float(more["best"][0]), int(more["best"][1])
+            self.steps = int(more["steps"][0]) if "steps" in more else done
             self.kept = below(more, "kept.")
             self.norms.extend(more.get("norms", np.zeros(0)).tolist())
             self.averaged = int(more["averaged"][0]) if "averaged" in more else 0

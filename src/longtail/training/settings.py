@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
+from longtail.errors import RecipeError
 from longtail.parts import BatchOrder, Stage
 from longtail.records import Part, record, replaced
 from longtail.training.orders import Shuffled
+
+SCHEDULES = {"decay_every": ("step",), "warmup": ("cosine", "linear", "constant", "onecycle")}  # that read a setting
 
 
 @record
@@ -27,7 +30,7 @@ class LoopSettings(Part):
         "clustered": "order.group, after --set training.order=similar",
     }
     epochs: int = Field(default=20, ge=1)
-    min_steps: int = Field(default=0, ge=0)  # small data get more epochs until there are so many
+    min_steps: int = Field(default=0, ge=0)  # more epochs for small data; reset where epochs are overridden
     batch_size: int = Field(default=256, ge=1)
     learning_rate: float = Field(default=0.01, gt=0)  # of word vectors and label rows
     dense_learning_rate: float = Field(default=0.001, gt=0)  # of the layers that every step changes
@@ -42,6 +45,18 @@ class LoopSettings(Part):
     device: str = "auto"
     tensorboard: bool = False
     save_seconds: float = Field(default=60.0, ge=0)
+
+    def override(self, path: str, value: Any) -> Self:
+        """Change a setting: whoever asks for epochs gets so many, and what could change nothing is refused."""
+        changed = super().override(path, value)
+        if path == "epochs":  # `min_steps` would win on small data: it counts if it is asked for too
+            return replaced(changed, "min_steps", 0)
+        if path in SCHEDULES and changed.schedule not in SCHEDULES[path] and changed != self:
+            raise RecipeError(
+                f"{path} = {value!r} changes nothing with the schedule {changed.schedule!r}; "
+                f"set the schedule too, to one of: {', '.join(SCHEDULES[path])}"
+            )
+        return changed
 
     def steps(self, points: int) -> tuple[int, float]:
         """Return the points of a step, and how often each point is looked at."""
