@@ -27,8 +27,8 @@ import longtail.cli
 from longtail import files, whole
 from longtail.data.dataset import Dataset
 from longtail.data.formats import load, write
+from longtail.folder import read_config
 from longtail.index import Index
-from longtail.model import read_config
 
 OPERATIONS = ("replace", "rename", "unlink", "remove", "rmdir", "mkdir", "fsync", "ftruncate", "pwrite", "chmod")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT

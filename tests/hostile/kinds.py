@@ -21,8 +21,8 @@ from safetensors.numpy import save_file
 
 from longtail.errors import LongtailError
 from longtail.files import read_arrays, read_texts
+from longtail.folder import checksum, read_config, write_config
 from longtail.index import Index
-from longtail.model import checksum, read_config, write_config
 
 QUERIES = ["word3 filler1", "", "unseen words only", "word7 word4 name2"]
 ALLOWED = 300 * 2**20  # bytes above a good model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,9 @@ QUICK = {"train": 43, "force": 43, "index": 17, "add": 3, "undo": 3, "convert": 
 
 def killed(name: str, place: Path, share: int) -> dict[str, object]:
     command = [sys.executable, str(Path(__file__).with_name("kills.py")), str(place), name, str(share)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}  # it shares small data with other tests
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
     return found
