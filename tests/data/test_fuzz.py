@@ -43,6 +43,8 @@ def seeds(folder: Path) -> dict[str, list[Path]]:
     data = small()
     files = {}
     for name, kind in FORMATS.items():
+        if not kind.writable:
+            continue
         if kind.soft:
             softer = {}
             for split in data.splits.values():

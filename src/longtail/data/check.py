@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from longtail.data.dataset import Dataset
+from longtail.data.formats.columns import Reading
 from longtail.data.formats.registry import read
 from longtail.data.formats.rows import Place, Raw
 from longtail.data.problems import Problem, Problems
@@ -27,6 +28,7 @@ class Report:
     problems: tuple[Problem, ...]
     counts: Mapping[str, int]  # kind → how often
     data: Dataset | None = field(default=None, repr=False)  # as far as it could be read
+    notes: tuple[str, ...] = ()  # which columns were taken, and what labels were taken for
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -44,12 +46,14 @@ class Report:
         return not self.errors
 
 
-def check(path: str | Path, *, format: str | None = None, most: int = 20) -> Report:
+def check(
+    path: str | Path, *, format: str | None = None, most: int = 20, reading: Reading = Reading()  # noqa: B008  (frozen)
+) -> Report:
     """Read a data set to its end and report every problem, listing at most `most` of each kind."""
     problems = Problems(collect=True, most=max(1, most))
     data = None
     try:
-        data, raw = read(Path(path), format, problems)
+        data, raw = read(Path(path), format, reading, problems)
         if raw is None:
             _compare_fingerprint(data, problems)
         _check_content(data, raw, problems)
@@ -58,7 +62,7 @@ def check(path: str | Path, *, format: str | None = None, most: int = 20) -> Rep
     counts: Counter[str] = Counter()
     for (_, kind), count in problems.counts.items():
         counts[kind] += count
-    return Report(tuple(problems.listed), dict(counts), data)
+    return Report(tuple(problems.listed), dict(counts), data, tuple(problems.notes))
 
 
 def _compare_fingerprint(data: Dataset, problems: Problems) -> None:

@@ -1,4 +1,4 @@
-"""FILE → LINES → CLEAN TEXTS: gzip, UTF-8 and white space, once for all formats.
+"""FILE → LINES → CLEAN TEXTS: gzip, UTF-8, UTF-16 and white space, once for all formats.
 
 A text is one line: white space and control characters become single blanks, and nothing stands at its ends, so that
 every format can hold every text.
@@ -46,7 +46,7 @@ def has_surrogate(text: str) -> bool:
 
 
 def read_bytes(path: Path, problems: Problems) -> bytes:
-    """Read a whole file, unpacked if it is gzip; of a damaged gzip file keep what can be unpacked; refuse UTF-16."""
+    """Read a whole file as UTF-8, unpacked if it is gzip; of a damaged gzip file keep what can be unpacked."""
     try:
         content = path.read_bytes()
     except OSError as reason:
@@ -59,7 +59,11 @@ def read_bytes(path: Path, problems: Problems) -> bytes:
             remedy = "copy or compress the file again"
             problems.error("damaged gzip", f"the gzip file is {complaint}", file=path, remedy=remedy)
     if content.startswith(UTF_16):
-        raise problems.fatal("bad UTF-8", "the file is UTF-16", file=path, remedy="save the file as UTF-8")
+        try:
+            content = content.decode("utf-16").encode()
+        except UnicodeError as reason:
+            found = f"not UTF-16 ({reason})"
+            raise problems.fatal("bad UTF-16", found, file=path, remedy="save the file as UTF-8") from None
     return content.removeprefix(BOM)
 
 
@@ -72,6 +76,8 @@ def read_head(path: Path, size: int = HEAD) -> bytes:
         return b""
     if head.startswith(GZIP):
         head = _unpacked(head, size)[0][:size]  # damage is reported when the whole file is read
+    if head.startswith(UTF_16):
+        return head[: len(head) // 2 * 2].decode("utf-16", "replace").encode()
     return head.removeprefix(BOM)
 
 

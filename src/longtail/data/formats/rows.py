@@ -1,7 +1,9 @@
 """ROWS OF FILES → DATASET: what every reader hands over, checked against the labels and put together in one place.
 
-The number of labels comes from the label file, else from a header, else from the labels that occur; never from the
-largest id where a file says more. A row with an error keeps its place, so that filters and ids stay aligned in a check.
+A label is an id (a position among the labels) only where a file says how many labels there are and the numbers fit it:
+a label file, the header of a matrix, a filter. Everything else is a name, also 2020 or an EAN; the caller may decide.
+The number of labels comes from the label file, else from a header, else from the labels that occur. A row with an error
+keeps its place, so that filters and ids stay aligned in a check.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class Points:
     texts_at: Place | None = None
     ids: list[str] | None = None
     width: int | None = None  # number of labels that a header claims
-    digits_are_ids: bool = False  # labels that are texts may all be numbers, and are ids then
+    digits_are_ids: bool = False  # labels that are texts may all be numbers, and may be ids then
     features: sp.csr_array | None = None
 
 
@@ -72,11 +74,11 @@ class Raw:
     vocabulary: list[str] | None = None
 
 
-def assemble(raw: Raw, name: str, origin: str, problems: Problems) -> Dataset:
+def assemble(raw: Raw, name: str, origin: str, labels_are: str | None, problems: Problems) -> Dataset:
     """Check labels, values and filters, and build the data set."""
     if not raw.points:
         raise problems.fatal("no points", "no file with points", file=origin, remedy="add trn, tst or val files")
-    names = _number_labels(raw, problems)
+    names = _number_labels(raw, labels_are, problems)
     count = _label_count(raw, names, problems)
     table = raw.table
     texts = names if names is not None else table.texts if table else None
@@ -98,27 +100,24 @@ def assemble(raw: Raw, name: str, origin: str, problems: Problems) -> Dataset:
     return Dataset(labels, splits, name, vocabulary, origin)
 
 
-def _number_labels(raw: Raw, problems: Problems) -> list[str] | None:
-    """Replace label texts by ids in place; return the sorted label texts if no label file names them."""
-    named = [points for points in raw.points.values() if isinstance(points.labels, list)]
+def _number_labels(raw: Raw, labels_are: str | None, problems: Problems) -> list[str] | None:
+    """Replace label names by ids in place; return the sorted names if no label file has them."""
+    open_points = [points for points in raw.points.values() if points.width is None]
+    named = [points for points in open_points if not _take_ids(raw, points, labels_are, problems)]
     if not named:
         return None
-    if all(points.digits_are_ids and _are_ids(points.labels) for points in named):
+    for points in named:
+        if not isinstance(points.labels, list):
+            points.labels = list(map(str, points.labels.tolist()))
+    table = raw.table
+    if table is not None and (table.texts is not None or table.ids is not None):
         for points in named:
-            points.labels = _parsed(points)
+            points.labels = _looked_up(points, table, problems)
         return None
-    mixed = [points for points in raw.points.values() if not isinstance(points.labels, list) and len(points.labels)]
-    for points in mixed:
-        found = f"labels are ids here, but texts in {named[0].at.file.name}"
-        problems.error("wrong type", found, file=points.at.file, remedy="write all labels as ids or all as texts")
-        points.counts, points.labels, points.values = np.zeros_like(points.counts), np.zeros(0, np.int64), None
-    if raw.table is not None and raw.table.texts is not None:
-        for points in named:
-            points.labels = _looked_up(points, raw.table, problems)
-        return None
-    if raw.table is not None:
+    if table is not None or len(named) < len(raw.points):
+        told = table.at.file if table is not None else named[0].at.file
         raise problems.fatal(
-            "unknown label text", "labels are texts, but the label file has no texts", file=raw.table.at.file,
+            "unknown label text", "labels are texts, but no label file has texts", file=told,
             remedy="add the label texts or write ids",
         )  # fmt: skip
     names = sorted({text for points in named for text in points.labels})
@@ -128,9 +127,47 @@ def _number_labels(raw: Raw, problems: Problems) -> list[str] | None:
     return names
 
 
-def _are_ids(labels: Sequence[Any] | NDArray[Any]) -> bool:
+def _take_ids(raw: Raw, points: Points, labels_are: str | None, problems: Problems) -> bool:
+    """Decide whether the labels of a file are ids, say why, and read them as ids if so."""
+    numbers = not isinstance(points.labels, list) or (points.digits_are_ids and _are_numbers(points.labels))
+    table = raw.table
+    sized = raw.label_features is not None or any(other.width is not None for other in raw.points.values())
+    if labels_are is not None:
+        ids, why = labels_are == "ids" and numbers, "as you say"
+        if labels_are == "ids" and not numbers:
+            found = f"label {next(text for text in points.labels if not _are_numbers([text]))!r} is no id"
+            raise problems.fatal("wrong type", found, file=points.at.file, remedy="write numbers, or say names")
+    elif not numbers:
+        ids, why = False, "they are not all numbers"
+    elif table is not None:
+        fits = _fits(points, table.count)
+        ids = fits or not _known(points, table)
+        why = f"{'the' if fits else 'not all'} numbers are positions in {table.at.file.name}"
+    else:
+        ids = bool(raw.pairs) or sized
+        why = "a file beside them counts labels" if ids else "no label file gives the numbers a meaning"
+    if len(points.labels) and (numbers or problems.collect):
+        problems.note(f"labels are {'ids' if ids else 'names'}: {why}")
+    if ids and isinstance(points.labels, list):
+        points.labels = _parsed(points)
+    return ids
+
+
+def _are_numbers(labels: Sequence[Any] | NDArray[Any]) -> bool:
     """Return whether all label texts are integers."""
     return all(text.removeprefix("-").isdecimal() and text.isascii() for text in labels)
+
+
+def _fits(points: Points, count: int) -> bool:
+    """Return whether all numbers are positions among so many labels."""
+    numbers = _parsed(points) if isinstance(points.labels, list) else points.labels
+    return not len(numbers) or bool(0 <= numbers.min() and numbers.max() < count)
+
+
+def _known(points: Points, table: LabelTable) -> bool:
+    """Return whether all numbers are names or raw ids in a label file."""
+    known = {*(table.texts or ()), *(table.ids or ())}
+    return all(str(label) in known for label in points.labels)
 
 
 def _parsed(points: Points) -> NDArray[np.int64]:
@@ -139,12 +176,14 @@ def _parsed(points: Points) -> NDArray[np.int64]:
 
 
 def _looked_up(points: Points, table: LabelTable, problems: Problems) -> NDArray[np.int64]:
-    """Find the row of every label text in the label file; an unknown or ambiguous text is an error."""
+    """Find the row of every label in the label file, by text, else by raw id; unknown or ambiguous is an error."""
     first: dict[str, int] = {}
     duplicates: dict[str, int] = {}
-    for row, text in enumerate(table.texts or ()):
-        if first.setdefault(text, row) != row:
-            duplicates.setdefault(text, row)
+    for column in (table.texts or (), table.ids or ()):
+        before = {*first}
+        for row, text in enumerate(column):
+            if text not in before and first.setdefault(text, row) != row:
+                duplicates.setdefault(text, row)
     ids = np.fromiter((first.get(str(text), -1) for text in points.labels), np.int64, len(points.labels))
     wrong = ids < 0
     if duplicates:
