@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "longtail"
 ORDER = [
     "errors", "types", "machine", "files", "data", "labels", "records", "parts", "recipe", "augment", "encoders",
     "search", "stores", "scorers", "samplers", "classifiers", "losses", "predictions", "probabilities", "model",
-    "training", "artefact", "explanations", "index", "metrics", "comparison", "report", "page", "recipes", "pipeline",
+    "training", "artefact", "explanations", "index", "answers", "metrics", "comparison", "report", "page", "recipes", "pipeline",
     "estimator", "bench", "serve", "cli", "__main__",
 ]  # fmt: skip
 INSIDE = {
@@ -28,12 +28,12 @@ INSIDE = {
         "vectors",
         "docstrings",
         "statistics",
-        "queries",
         "demo",
         "formats",
         "check",
+        "queries",
     ],
-    "labels": ["propensity", "blocks", "walk", "graph", "tree", "curves", "calibration", "lookup", "journal"],
+    "labels": ["propensity", "blocks", "walk", "graph", "tree", "curves", "calibration", "lookup", "matching", "journal"],
     "augment": ["soft", "gandalf", "mixed", "labelmix", "mixup", "mixups", "ssmix", "tailmix", "synonyms"],
     "encoders": [
         "inputs",

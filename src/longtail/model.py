@@ -35,6 +35,7 @@ from longtail.files import (
     write_texts,
 )
 from longtail.labels.journal import FILE
+from longtail.labels.matching import match_labels
 from longtail.parts import Scorer, Tokenizer, VoiceScorer, below
 from longtail.predictions import Predictor
 from longtail.probabilities import Probabilities
@@ -121,18 +122,10 @@ class Model:
         return Predictor(self.scorer, len(self.labels))
 
     def predict_split(self, split: Split, k: int = 5) -> TopK:
-        """Predict the points of a split; its excluded pairs are left out."""
-        if len(split.labels) != len(self.labels):
-            raise DataError(
-                f"the data has {len(split.labels)} labels, the model {len(self.labels)}",
-                remedy="evaluate on the data set that the model was trained for",
-            )
-        if split.labels.texts is not None and self.labels.texts is not None and split.labels.texts != self.labels.texts:
-            raise DataError(
-                "the labels of the data are not those of the model: their texts differ",
-                remedy="give both the same label file, so that label ids mean the same",
-            )
-        return self.predict(split.need_texts("predict"), k, exclude=split.excluded)
+        """Predict the points of a split, which may have other labels too; its excluded pairs are left out."""
+        split = match_labels(split, self.labels).split
+        known = split.excluded if len(split.labels) == len(self.labels) else split.excluded[:, : len(self.labels)]
+        return self.predict(split.need_texts("predict"), k, exclude=known)
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the model folder, whole or not at all."""

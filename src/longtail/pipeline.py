@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ import numpy as np
 from longtail.data.dataset import Split
 from longtail.data.tokens import WORD, Words
 from longtail.errors import DataError, ResourceError
+from longtail.labels.matching import match_labels, padded
 from longtail.labels.propensity import Propensity, frequencies
 from longtail.machine import memory_usage
 from longtail.metrics import Evaluation
@@ -25,6 +27,7 @@ from longtail.records import Sizes, When
 from longtail.scorers.fused import choose_weights, quality
 from longtail.types import Progress, TopK
 
+log = logging.getLogger("longtail")
 PROCESS = 150_000_000  # bytes of Python and the libraries, where the system does not tell
 TORCH, RUNNING = 220_000_000, 150_000_000  # bytes that importing torch takes, and its threads and fabric
 CALIBRATED = 10  # predictions of each validation point that probabilities are fitted to
@@ -150,10 +153,17 @@ def _augmented(recipe: Recipe, train: Split) -> tuple[Recipe, Split]:
 def evaluate(
     model: Model, split: Split, *, ks: Sequence[int] = (1, 3, 5), bins: int = 3, propensity: Propensity | None = None
 ) -> Evaluation:
-    """Predict a split and measure: P, nDCG, recall, PSP, PSnDCG, coverage, and each bin's share."""
-    top = model.predict_split(split, max(ks))
+    """Predict a split and measure: P, nDCG, recall, PSP, PSnDCG, coverage, and each bin's share.
+
+    Its labels are matched with those of the model by name or raw id; what the model does not know counts as missed.
+    """
+    matched = match_labels(split, model.labels)
+    if matched.unknown:
+        log.warning("%s", matched.describe())
+    split = matched.split
+    top, counts = model.predict_split(split, max(ks)), padded(model.frequencies, split.labels)
     return measure(
-        top, split.targets, train_frequencies=model.frequencies, train_points=model.points,
+        top, split.targets, train_frequencies=counts, train_points=model.points,
         propensity=propensity or Propensity.of(model.dataset), ks=ks, bin_count=bins,
     )  # fmt: skip
 

@@ -30,8 +30,8 @@ def test_a_bad_line_is_named(line, message):
 def test_blocks_and_lone_surrogates():
     blocks = list(read_queries([b"a"] * (BLOCK + 1), "q.txt"))
     assert [len(some.ids) for some in blocks] == [BLOCK, 1]
-    assert blocks[1][0] == [BLOCK + 1]
-    assert next(read_queries([b'{"text": "\\ud800x"}'], "q"))[1] == ["?x"]
+    assert blocks[1].ids == [BLOCK + 1]
+    assert next(read_queries([b'{"text": "\\ud800x"}'], "q")).texts == ["?x"]
 
 
 def queries(path: Path, content: bytes) -> tuple[list[object], list[str], DataError | None]:
@@ -51,7 +51,8 @@ def queries(path: Path, content: bytes) -> tuple[list[object], list[str], DataEr
 
 def test_a_byte_order_mark_is_dropped_once(tmp_path):
     mark = b"\xef\xbb\xbf"
-    assert list(read_queries([mark + b'{"text": "a"}\n', b"b"], "q")) == [([1, 2], ["a", "b"], [None, None])]
+    (block,) = read_queries([mark + b'{"text": "a"}\n', b"b"], "q")
+    assert (block.ids, block.texts, block.own) == ([1, 2], ["a", "b"], [None, None])
     assert queries(tmp_path / "q", mark + b"a\n" + mark + b"b")[1] == ["a", "\ufeffb"]
 
 
@@ -84,7 +85,7 @@ def test_the_lines_before_a_bad_one_are_answered(tmp_path):
     ids, texts, error = queries(tmp_path / "q", b"a\nb\n\xff\nc\n")
     assert (ids, texts) == ([1, 2], ["a", "b"]) and error is not None and error.line == 3
     blocks = read_queries([b"a", b"{"], "q")
-    assert next(blocks)[:2] == ([1], ["a"])
+    assert next(blocks).texts == ["a"]
     with pytest.raises(DataError, match="q:2: not JSON"):
         next(blocks)
 
@@ -94,11 +95,11 @@ def test_a_pipe_is_answered_without_waiting_for_more():
     with os.fdopen(reading, "rb") as lines, os.fdopen(writing, "wb", buffering=0) as sink:
         blocks = read_queries(lines, "pipe")
         sink.write(b"one\n")
-        assert next(blocks)[:2] == ([1], ["one"])
+        assert (block := next(blocks)).ids == [1] and block.texts == ["one"]
         sink.write(b"two\nthr")
-        assert next(blocks)[:2] == ([2], ["two"])
+        assert (block := next(blocks)).ids == [2] and block.texts == ["two"]
         sink.write(b"ee\nfour")
-        assert next(blocks)[:2] == ([3], ["three"])
+        assert (block := next(blocks)).ids == [3] and block.texts == ["three"]
         sink.close()
         assert [some.texts for some in blocks] == [["four"]]
 
@@ -106,8 +107,8 @@ def test_a_pipe_is_answered_without_waiting_for_more():
 @given(st.binary(max_size=60))
 def test_any_bytes_give_texts_or_a_data_error(raw):
     try:
-        for _, texts, _ in read_queries(raw.split(b"\n"), "q"):
-            assert all(isinstance(text, str) for text in texts)
+        for block in read_queries(raw.split(b"\n"), "q"):
+            assert all(isinstance(text, str) for text in block.texts)
     except DataError:
         pass
 

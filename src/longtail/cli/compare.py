@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longtail.cli.console import emit, progress, size, table
+from longtail.cli.options import ChosenSplit, Source, chosen_split, matched_points, reads_data
+from longtail.errors import DataError
 
 if TYPE_CHECKING:
     from longtail.comparison import Change
@@ -41,38 +43,48 @@ class Entry:
         return self.model.metrics if self.result is None else self.result.to_dict()
 
 
+@reads_data
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Model folders; the others are compared with the first.")],
+    *,
     data: Annotated[
         Path | None,
         typer.Option(
             "--data", "-d", help="Evaluate on this data set; by default the metrics saved with the models are shown."
         ),
     ] = None,
-    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    split: ChosenSplit = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    source: Source,
 ) -> None:
     """Show models side by side: metrics, sizes, differences with 95 % intervals, and what got better or worse."""
-    from longtail.data.formats import load
     from longtail.model import Model
 
     entries = [Entry(str(run), Model.load(run), _bytes(run)) for run in runs]
     points = None
     if data is not None:
-        with progress(f"reading {data}"):
-            points = load(data)[split]
+        points = matched_points(chosen_split(source.load(data), split), entries[0].model)
+        for entry in entries[1:]:
+            _same_labels(entries[0], entry)
         entries = [_evaluated(entry, points) for entry in entries]
     differences = [] if points is None else [_differences(entries[0], other, points) for other in entries[1:]]
     if json:
         emit({"models": [_described(entry) for entry in entries], "differences": differences})
         return
-    title = "Metrics kept with the models" if data is None else f"{data.name}, {split}, {len(points or ()):,} points"
+    title = "Metrics kept with the models" if data is None or points is None else f"{data.name}, {points.name}, {len(points):,} points"
     rows = [(entry.name, *(entry.metrics.get(name, "–") for name in METRICS), size(entry.bytes)) for entry in entries]
     table(
         title, ("model", *METRICS, "size"), rows, note="" if data else "give --data to measure all on the same points"
     )
     for difference, other in zip(differences, entries[1:], strict=False):
         _show(difference, f"{other.name} instead of {entries[0].name}")
+
+
+def _same_labels(first: Entry, other: Entry) -> None:
+    """Refuse to compare models whose labels have other numbers."""
+    one, two = first.model.labels, other.model.labels
+    if len(one) != len(two) or (one.texts is not None and two.texts is not None and one.texts != two.texts):
+        raise DataError(f"the labels of {other.name} are not those of {first.name}", remedy="train both on the same data")
 
 
 def _bytes(run: Path) -> int:
@@ -82,6 +94,7 @@ def _bytes(run: Path) -> int:
 
 def _evaluated(entry: Entry, points: Split) -> Entry:
     """Evaluate a model on the points."""
+    from longtail.labels.matching import padded
     from longtail.labels.propensity import Propensity
     from longtail.metrics import evaluate
 
@@ -89,7 +102,7 @@ def _evaluated(entry: Entry, points: Split) -> Entry:
     with progress(f"{entry.name}: {len(points):,} points"):
         top = model.predict_split(points, 5)
         result = evaluate(
-            top, points.targets, train_frequencies=model.frequencies, train_points=model.points,
+            top, points.targets, train_frequencies=padded(model.frequencies, points.labels), train_points=model.points,
             propensity=Propensity.of(model.dataset),
         )  # fmt: skip
     return Entry(entry.name, model, entry.bytes, top, result)
@@ -104,10 +117,11 @@ def _described(entry: Entry) -> dict[str, Any]:
 def _differences(first: Entry, second: Entry, points: Split) -> dict[str, Any]:
     """Find what changed between two models; propensities are those of the first."""
     from longtail.comparison import changed_labels, changed_points, paired
+    from longtail.labels.matching import padded
     from longtail.labels.propensity import Propensity
 
     assert first.top is not None and second.top is not None
-    inverse = Propensity.of(first.model.dataset).inverse(first.model.frequencies, first.model.points)
+    inverse = Propensity.of(first.model.dataset).inverse(padded(first.model.frequencies, points.labels), first.model.points)
     pair = first.top, second.top
     labels = points.labels.texts or points.labels.ids
     out: dict[str, Any] = {"run": second.name, "against": first.name}

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from longtail.cli.console import emit, progress, say, size, table, with_settings
+from longtail.cli.options import ChosenSplit, From, Source, Text, chosen_split, matched_points, reads_data
 from longtail.errors import DataError
 
 if TYPE_CHECKING:
     from longtail.data.dataset import Split
-    from longtail.data.queries import Queries
-    from longtail.index import Index
+    from longtail.data.queries import Feed, Find, Queries
     from longtail.metrics import Evaluation
     from longtail.model import Model
     from longtail.recipe import Recipe
-    from longtail.types import TopK
+    from longtail.types import LabelMatrix, TopK
 
 Run = Annotated[Path, typer.Argument(help="A model folder that `longtail train` wrote.")]
 Data = Annotated[Path, typer.Option("--data", "-d", help="A data set: a folder or one file in any format.")]
@@ -46,6 +47,14 @@ def _start(recipe: str, published: str | None) -> Recipe:
     return found
 
 
+def _share(share: float | None) -> float | None:
+    """Refuse a share outside 0 < share ≤ 0.9; nan fails the comparison too."""
+    if share is not None and not 0 < share <= 0.9:
+        raise typer.BadParameter(f"{share} is not more than 0 and at most 0.9")
+    return share
+
+
+@reads_data
 def train(
     recipe: Annotated[str, typer.Argument(help="A recipe by name; + adds augmentations: knn+gandalf.")],
     data: Data,
@@ -62,13 +71,17 @@ def train(
     ensemble: Annotated[
         int | None, typer.Option(min=1, help="Fit so many models with other seeds and average their scores.")
     ] = None,
+    holdout: Annotated[
+        float | None,
+        typer.Option(help="Keep this share of the points out of training and evaluate on them: 0.1.", callback=_share),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the estimated memory, time and disk, and stop.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished model.")] = False,
+    source: Source,
 ) -> None:
     """Fit a recipe to a data set and write the model folder."""
-    from longtail.data.formats import load
     from longtail.pipeline import estimate, evaluate, fit, need_memory
 
     more = [f"{name}={value}" for name, value in (("seed", seed), ("ensemble", ensemble)) if value is not None]
@@ -77,9 +90,9 @@ def train(
         raise DataError(
             "a finished model is here", file=out, remedy="pass --force to replace it, or choose another --out"
         )
-    with progress(f"reading {data}"):
-        loaded = load(data)
-    needs = estimate(settings, loaded.train)
+    loaded = source.load(data, summary=True)
+    points, heldout = (loaded.train, None) if holdout is None else loaded.train.divide(holdout, seed=settings.seed)
+    needs = estimate(settings, points)
     if dry_run:
         emit({"memory_bytes": needs.memory_bytes, "disk_bytes": needs.disk_bytes, "seconds": round(needs.seconds, 1)})
         return
@@ -90,11 +103,15 @@ def train(
         shutil.rmtree(scratch, ignore_errors=True)
     elif scratch.exists():
         say(f"continuing the unfinished run in {scratch}")
-    with progress(f"fitting {settings.name} to {len(loaded.train):,} points and {len(loaded.labels):,} labels") as step:
-        model = fit(settings, loaded.train, scratch=scratch, progress=step)
-        if "validation" in loaded.splits:
-            model.metrics.update(evaluate(model, loaded.validation).to_dict())
+    with progress(f"fitting {settings.name} to {len(points):,} points and {len(loaded.labels):,} labels") as step:
+        model = fit(settings, points, scratch=scratch, progress=step)
+        measured = heldout if heldout is not None else loaded.splits.get("validation")
+        if measured is not None:
+            model.metrics.update(evaluate(model, measured).to_dict())
     model.save(out, force=force)
+    if heldout is not None:
+        figures = ", ".join(f"{name} {model.metrics[name]:.2f}" for name in ("P@1", "P@3", "P@5", "R@5", "PSP@5"))
+        say(f"trained on {len(points):,} points, evaluated on {len(heldout):,} held out: {figures} (%)")
     if (scratch / "log.csv").exists():
         shutil.copy(scratch / "log.csv", out / "log.csv")
     if (scratch / "tensorboard").exists():
@@ -110,7 +127,10 @@ def train(
 def predict(
     run: Run,
     file: Annotated[
-        str, typer.Argument(help="Texts, one per line, or JSON lines with `text` and `id`; - is standard input.")
+        str,
+        typer.Argument(
+            help="A table in any format (CSV, Excel, Parquet, JSON lines …), or one text per line; - is standard input."
+        ),
     ] = "-",
     k: Annotated[int, typer.Option("--k", "-k", min=1, max=1000, help="Labels per text.")] = 5,
     threshold: Annotated[float | None, typer.Option(help="Leave out labels with a lower score.")] = None,
@@ -120,53 +140,99 @@ def predict(
     exclude_own: Annotated[
         bool,
         typer.Option(
-            "--exclude-own", help="Leave out the label under `own` of a JSON line (number or raw id): the text itself."
+            "--exclude-own", help="Leave out the label in the column `own` (number or raw id): the text itself."
         ),
     ] = False,
+    *,
+    text: Text = None,
+    from_: From = None,
+    split: ChosenSplit = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Write .jsonl, .csv or .parquet; any other name is a folder of such files."),
+    ] = None,
+    format: Annotated[
+        Literal["jsonl", "csv", "parquet"] | None, typer.Option("--format", "-f", help="The files of a folder.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace --out, or begin anew.")] = False,
 ) -> None:
-    """Predict labels; prints one JSON object per line: id, labels with id, text and score."""
-    from longtail.data.queries import read_queries
+    """Predict labels for every row: its columns come back with `labels`, as JSON lines or in the file --out.
+
+    The same command continues a run with --out that was stopped.
+    """
+    from longtail.answers import Target, identity, json_lines, write_answers
     from longtail.index import Index
+    from longtail.labels.journal import FILE
     from longtail.labels.lookup import label_finder
 
+    target = None if out is None else Target.of(out, format)
+    if target is not None:
+        target.check(force)
     index = Index.load(run, verify=True)
-    find = label_finder(index.labels) if exclude_own else None
-    predict_texts = partial(index.predict, k=k, threshold=threshold, probabilities=probabilities)
-    if file == "-":
-        for queries in read_queries(sys.stdin.buffer, "standard input", find):
-            _print_predictions(index, predict_texts, queries)
+
+    def answer(queries: Queries) -> TopK:
+        exclude = _own_labels(queries, len(index.labels))
+        return index.predict(queries.texts, k=k, threshold=threshold, probabilities=probabilities, exclude=exclude)
+
+    with _feed(file, text, from_, split, label_finder(index.labels) if exclude_own else None) as feed:
+        if feed.note:
+            say(feed.note)
+        if target is None:
+            for queries in feed.blocks:
+                sys.stdout.writelines(json_lines(queries, answer(queries), index.labels))
+                sys.stdout.flush()
+            return
+        job = identity(None if file == "-" else Path(file), run / "config.json", run / FILE)
+        job["settings"] = [k, threshold, probabilities, exclude_own, text, from_, split]
+        try:
+            with progress(f"predicting {file}") as step:
+                rows = write_answers(feed, answer, index.labels, target, job, force=force, progress=step)
+        except KeyboardInterrupt:
+            say(f"stopped; the same command continues from {target.scratch}")
+            raise typer.Exit(130) from None
+    say(f"wrote {target.out}: {rows:,} rows")
+
+
+@contextmanager
+def _feed(file: str, text: str | None, format: str | None, split: str | None, find: Find | None) -> Iterator[Feed]:
+    """Open a file, or standard input: lines, JSON lines, or a table with a header that names texts and labels."""
+    from longtail.data.formats.columns import Reading
+    from longtail.data.formats.survey import sniff
+    from longtail.data.queries import open_feed, read_feed
+
+    reading = Reading.of(text)
+    if file != "-":
+        with open_feed(Path(file), reading, format=format, split=split, find=find) as feed:
+            yield feed
         return
-    with Path(file).open("rb") as lines:
-        for queries in read_queries(lines, file, find):
-            _print_predictions(index, predict_texts, queries)
+    source = sys.stdin.buffer
+    buffer = source if isinstance(source, io.BufferedReader) else io.BufferedReader(source)
+    kind = format or sniff(buffer.peek(1))
+    if format is None and kind in ("jsonl", "xmc-json", "fasttext", "pecos") and not text:
+        kind = ""
+    if kind in ("parquet", "arrow"):
+        raise DataError(f"{kind} cannot be read from standard input", remedy="give the path of the file")
+    yield read_feed(buffer, "standard input", kind, reading, find)
 
 
-def _print_predictions(index: Index, predict_texts: Callable[..., TopK], queries: Queries) -> None:
-    """Print the predictions of one block of texts."""
+def _own_labels(queries: Queries, labels: int) -> LabelMatrix | None:
+    """Return the labels that texts themselves are, as a matrix."""
     import numpy as np
 
     from longtail.types import label_matrix
 
-    exclude = None
-    if any(own is not None for own in queries.own):
-        starts = np.cumsum([0, *(own is not None for own in queries.own)])
-        labels = np.array([own for own in queries.own if own is not None])
-        exclude = label_matrix(starts, labels, (len(queries.own), len(index.labels)))
-    top = predict_texts(queries.texts, exclude=exclude)
-    for row, query_id in enumerate(queries.ids):
-        emit({"id": query_id, "labels": [_label(index, *prediction) for prediction in top[row]]})
+    if all(own is None for own in queries.own):
+        return None
+    starts = np.cumsum([0, *(own is not None for own in queries.own)])
+    return label_matrix(starts, np.array([own for own in queries.own if own is not None]), (len(queries), labels))
 
 
-def _label(index: Index, label: int, text: str, score: float) -> dict[str, Any]:
-    """Describe one predicted label."""
-    raw = {} if index.labels.ids is None else {"raw_id": index.labels.ids[label]}
-    return {"id": label, **raw, "text": text, "score": round(score, 6)}
-
-
+@reads_data
 def evaluate(
     run: Run,
     data: Data,
-    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    *,
+    split: ChosenSplit = None,
     bins: Annotated[int, typer.Option(min=1, max=20, help="Head-to-tail bins of equal volume.")] = 3,
     propensity: Annotated[
         str | None, typer.Option(help="Constants A,B instead of the data set's family: 0.55,1.5.")
@@ -175,9 +241,9 @@ def evaluate(
         Path | None, typer.Option(help="Draw the calibration of the probabilities to this .svg, .png or .pdf file.")
     ] = None,
     json: Json = False,
+    source: Source,
 ) -> None:
     """Evaluate a model: P, nDCG, recall, PSP, PSnDCG and coverage at 1, 3, 5; head, torso, tail."""
-    from longtail.data.formats import load
     from longtail.labels.propensity import Propensity
     from longtail.model import Model
     from longtail.pipeline import evaluate as measure
@@ -189,18 +255,17 @@ def evaluate(
             constants = Propensity(a, b)
         except ValueError as reason:
             raise DataError(f"--propensity {propensity}: {reason}", remedy="give two numbers: 0.55,1.5") from None
-    with progress(f"reading {data}"):
-        loaded = load(data)
-    with progress(f"evaluating on {len(loaded[split]):,} points"):
-        model = Model.load(run)
-        result = measure(model, loaded[split], bins=bins, propensity=constants)
+    model = Model.load(run)
+    points = matched_points(chosen_split(source.load(data), split), model)
+    with progress(f"evaluating on {len(points):,} points"):
+        result = measure(model, points, bins=bins, propensity=constants)
     if reliability is not None:
-        draw_probabilities(model, loaded[split], reliability)
+        draw_probabilities(model, points, reliability)
         say(f"wrote {reliability}")
     if json:
         emit(result.to_dict())
     else:
-        show_evaluation(f"{run} on {loaded.name}, {split}", result)
+        show_evaluation(f"{run} on {points.dataset}, {points.name}", result)
 
 
 def draw_probabilities(model: Model, split: Split, path: Path) -> None:

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+import pyarrow.compute as pc
+
 from longtail.data.dataset import Dataset
 from longtail.data.formats.columns import Reading
 from longtail.data.formats.registry import read
@@ -63,6 +66,28 @@ def check(
     for (_, kind), count in problems.counts.items():
         counts[kind] += count
     return Report(tuple(problems.listed), dict(counts), data, tuple(problems.notes))
+
+
+def summarise(data: Dataset, problems: Problems) -> list[str]:
+    """Count what is odd in the training points of a data set, in a few words each; nothing odd gives nothing."""
+    train = data.splits.get("train")
+    if train is None:
+        return []
+    sizes = np.diff(train.targets.indptr)
+    counts = {
+        ("empty text", "empty texts"): 0 if train.texts is None else sum(not text for text in train.texts),
+        ("point without labels", "points without labels"): int((sizes == 0).sum()),
+        ("repeated label of a point", "repeated labels of points"): problems.repeated,
+        ("text that stands there before", "texts that stand there before"): _repeated(train.texts),
+        ("label without training points", "labels without training points"): len(data.labels)
+        - len(np.unique(train.targets.indices)),
+    }
+    return [f"{count:,} {words[count != 1]}" for words, count in counts.items() if count]
+
+
+def _repeated(texts: Texts | None) -> int:
+    """Count texts that occurred before."""
+    return 0 if texts is None else len(texts) - len(pc.unique(texts.array))
 
 
 def _compare_fingerprint(data: Dataset, problems: Problems) -> None:

@@ -45,6 +45,7 @@ class Problems:
         self.listed: list[Problem] = []
         self.counts: Counter[tuple[str, str]] = Counter()
         self.notes: list[str] = []  # how files were read where they do not tell themselves
+        self.repeated = 0  # labels that a point has more than once
         self._wrong: set[tuple[str, int]] = set()
         self._fatal: DataError | None = None
 

@@ -6,13 +6,16 @@ every format can hold every text.
 
 from __future__ import annotations
 
+import codecs
 import gzip
+import io
 import re
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from longtail.data.problems import Problems
+from longtail.errors import DataError
 from longtail.types import Texts
 
 GZIP = b"\x1f\x8b"
@@ -20,6 +23,7 @@ BOM = b"\xef\xbb\xbf"
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # no UTF-8 begins with either
 HEAD = 1 << 20
 PIECE = 1 << 16
+READ = 1 << 18  # most bytes of a read
 _BLANKS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), 0xFEFF], " ")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -137,7 +141,14 @@ def decoded(
     content: bytes, path: Path, problems: Problems, *, first: int = 1, latin: bool = False
 ) -> Iterator[tuple[int, str]]:
     """Yield (line number, text) of every line; a line that is not UTF-8 is an error, or read as Latin-1 if `latin`."""
-    for number, line in enumerate(split_lines(content), first):
+    return decode_lines(split_lines(content), path, problems, first=first, latin=latin)
+
+
+def decode_lines(
+    lines: Iterable[bytes], path: str | Path, problems: Problems, *, first: int = 1, latin: bool = False
+) -> Iterator[tuple[int, str]]:
+    """Yield (line number, text) of lines that are cut already."""
+    for number, line in enumerate(lines, first):
         try:
             yield number, line.decode()
         except UnicodeDecodeError as reason:
@@ -148,6 +159,41 @@ def decoded(
             else:
                 problems.error("bad UTF-8", found, file=path, line=number, remedy="save the file as UTF-8")
                 yield number, line.decode("utf-8", "replace")
+
+
+def stream_lines(file: io.BufferedReader, name: str) -> Iterator[list[bytes]]:
+    """Yield the lines that every read of a file completes: what a pipe or a terminal has at hand, not waiting for more.
+
+    Gzip is unpacked, UTF-16 becomes UTF-8, and a byte order mark is dropped. No more than a read is held.
+    """
+    partial: list[bytes] = []  # the pieces of a line whose end has not been read
+    for piece in _pieces(file, name):
+        *complete, tail = piece.split(b"\n")
+        if complete:
+            yield [b"".join([*partial, complete[0]]), *complete[1:]]
+            partial = []
+        partial.append(tail)
+    if any(partial):
+        yield [b"".join(partial)]
+
+
+def _pieces(file: io.BufferedReader, name: str) -> Iterator[bytes]:
+    """Yield the bytes of a file as they come, as UTF-8."""
+    try:
+        source = gzip.GzipFile(fileobj=file) if file.peek(2).startswith(GZIP) else file
+        piece = source.read1(READ)
+        wide = codecs.getincrementaldecoder("utf-16")() if piece.startswith(UTF_16) else None
+        piece = piece.removeprefix(BOM)
+        while piece:
+            yield piece if wide is None else wide.decode(piece).encode()
+            piece = source.read1(READ)
+        if wide is not None:
+            wide.decode(b"", True)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as reason:
+        complaint = f"the gzip file is damaged ({reason})"
+        raise DataError(complaint, file=name, remedy="copy or compress the file again") from None
+    except UnicodeError as reason:
+        raise DataError(f"not UTF-16 ({reason})", file=name, remedy="save the file as UTF-8") from None
 
 
 def read_texts(path: Path, problems: Problems, count: int | None = None) -> list[str]:

@@ -284,7 +284,10 @@ def _targets(points: Points, count: int, problems: Problems) -> LabelMatrix:
     indptr = np.concatenate([[0], np.cumsum(points.counts)])
     if problems.collect:
         _warn_duplicates(points, labels, problems)
-    return label_matrix(indptr, labels, (len(points.counts), count), points.values)
+    targets = label_matrix(indptr, labels, (len(points.counts), count), points.values)
+    nothing = 0 if points.values is None else int((points.values == 0).sum())
+    problems.repeated += max(0, len(labels) - nothing - targets.nnz)
+    return targets
 
 
 def _warn_duplicates(points: Points, labels: NDArray[np.int64], problems: Problems) -> None:

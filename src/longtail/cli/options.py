@@ -1,0 +1,108 @@
+"""Options that all commands share which read data: the format, the columns, and what labels are."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from longtail.cli.console import progress, say
+from longtail.errors import nearest
+
+if TYPE_CHECKING:
+    from longtail.data.dataset import Dataset, Split
+    from longtail.data.formats.columns import Reading
+    from longtail.model import Model
+
+
+def known_format(name: str | None) -> str | None:
+    """Refuse an unknown format before anything is read."""
+    if name is not None:
+        from longtail.data.formats import FORMATS
+
+        if name not in FORMATS:
+            raise typer.BadParameter(f"{name!r} is not a format; {nearest(name, FORMATS)}")
+    return name
+
+
+READ = "Read this format instead of finding it by content; see `data formats`."
+From = Annotated[str | None, typer.Option("--from", metavar="FORMAT", help=READ, callback=known_format)]
+Text = Annotated[
+    str | None, typer.Option("--text", metavar="COLUMN", help="The column of texts; several, with commas, are joined.")
+]
+ChosenSplit = Annotated[
+    str | None, typer.Option("--split", help="train, validation or test; test, or the only one, by default.")
+]
+OPTIONS: dict[str, Any] = {
+    "from_": From,
+    "text": Text,
+    "labels": Annotated[str | None, typer.Option("--labels", metavar="COLUMN", help="The column of labels.")],
+    "sep": Annotated[str | None, typer.Option("--sep", help="What separates labels in a cell: ; or | or tab …")],
+    "labels_are": Annotated[
+        Literal["names", "ids"] | None,
+        typer.Option("--labels-are", help="What numbers are; ids only where a label file counts labels, by default."),
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """How data is to be read."""
+
+    format: str | None
+    reading: Reading
+
+    def load(self, path: Path, *, summary: bool = False) -> Dataset:
+        """Load a data set, and say which columns were taken, and what is odd in it where a summary is wanted."""
+        from longtail.data.check import summarise
+        from longtail.data.formats.registry import read
+        from longtail.data.problems import Problems
+
+        problems = Problems()
+        with progress(f"reading {path}"):
+            data, _ = read(path, self.format, self.reading, problems)
+        for note in problems.notes:
+            say(note)
+        if summary and (odd := summarise(data, problems)):
+            say(f"odd in the data: {', '.join(odd)}; `longtail data check {path}` lists them")
+        return data
+
+
+def reads_data(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the shared options; it gets them as one argument `source`."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [parameter for name, parameter in signature.parameters.items() if name != "source"]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    more = [inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in OPTIONS.items()]
+
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> None:
+        from longtail.data.formats.columns import Reading
+
+        from_, *columns = (given.pop(name) for name in OPTIONS)
+        command(**given, source=Source(from_, Reading.of(*columns)))
+
+    parameters = [parameter.replace(kind=keyword) for parameter in own] + more
+    wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return wrapped
+
+
+def chosen_split(data: Dataset, name: str | None) -> Split:
+    """Return the split that is asked for; by default the test split, or the only one."""
+    return data[name or ("test" if "test" in data.splits or len(data.splits) > 1 else next(iter(data.splits)))]
+
+
+def matched_points(split: Split, model: Model) -> Split:
+    """Match the labels of points with those of a model, and say what it does not know."""
+    from longtail.labels.matching import match_labels
+
+    matched = match_labels(split, model.labels)
+    if matched.unknown:
+        say(matched.describe())
+    return matched.split
