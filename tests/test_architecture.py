@@ -15,8 +15,8 @@ SOURCE = ROOT / "src" / "longtail"
 ORDER = [
     "errors", "types", "machine", "files", "data", "labels", "records", "parts", "recipe", "augment", "encoders",
     "search", "stores", "scorers", "samplers", "classifiers", "losses", "predictions", "probabilities", "model",
-    "training", "artefact", "explanations", "index", "answers", "metrics", "comparison", "report", "page", "recipes", "pipeline",
-    "estimator", "bench", "serve", "cli", "__main__",
+    "training", "artefact", "explanations", "index", "answers", "metrics", "comparison", "report", "page", "recipes",
+    "pipeline", "estimator", "bench", "serve", "cli", "__main__",
 ]  # fmt: skip
 INSIDE = {
     "data": [
@@ -33,7 +33,18 @@ INSIDE = {
         "check",
         "queries",
     ],
-    "labels": ["propensity", "blocks", "walk", "graph", "tree", "curves", "calibration", "lookup", "matching", "journal"],
+    "labels": [
+        "propensity",
+        "blocks",
+        "walk",
+        "graph",
+        "tree",
+        "curves",
+        "calibration",
+        "lookup",
+        "matching",
+        "journal",
+    ],
     "augment": ["soft", "gandalf", "mixed", "labelmix", "mixup", "mixups", "ssmix", "tailmix", "synonyms"],
     "encoders": [
         "inputs",

@@ -64,7 +64,8 @@ def test_filters_of_a_shared_data_set() -> None:
 
 def test_formats_describe_themselves() -> None:
     assert list(FORMATS) == [
-        "jsonl", "csv", "tsv", "parquet", "excel", "arrow", "xmc", "xmc-json", "xc", "attentionxml", "pecos", "fasttext",
+        "jsonl", "csv", "tsv", "parquet", "excel", "arrow", "xmc", "xmc-json", "xc", "attentionxml", "pecos",
+        "fasttext",
     ]  # fmt: skip
     assert str(FORMATS["fasttext"]).endswith("(hard labels only)")
     assert {name for name, kind in FORMATS.items() if not kind.soft} == {"xc", "attentionxml", "fasttext"}

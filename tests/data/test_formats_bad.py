@@ -297,7 +297,7 @@ def test_a_column_that_is_asked_for_must_be_there(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("title,tags\na,b\n")
     with pytest.raises(DataError, match=r"no column 'titel'; did you mean 'title'\?.*--text"):
         load(tmp_path / "a.csv", text="titel")
-    with pytest.raises(DataError, match="no column 'x'.*--labels"):
+    with pytest.raises(DataError, match=r"no column 'x'.*--labels"):
         load(tmp_path / "a.csv", labels="x")
     with pytest.raises(DataError, match="labels are 'numbers'"):
         load(tmp_path / "a.csv", labels_are="numbers")

@@ -71,7 +71,11 @@ def compare(
     if json:
         emit({"models": [_described(entry) for entry in entries], "differences": differences})
         return
-    title = "Metrics kept with the models" if data is None or points is None else f"{data.name}, {points.name}, {len(points):,} points"
+    title = (
+        "Metrics kept with the models"
+        if data is None or points is None
+        else f"{data.name}, {points.name}, {len(points):,} points"
+    )
     rows = [(entry.name, *(entry.metrics.get(name, "–") for name in METRICS), size(entry.bytes)) for entry in entries]
     table(
         title, ("model", *METRICS, "size"), rows, note="" if data else "give --data to measure all on the same points"
@@ -84,7 +88,9 @@ def _same_labels(first: Entry, other: Entry) -> None:
     """Refuse to compare models whose labels have other numbers."""
     one, two = first.model.labels, other.model.labels
     if len(one) != len(two) or (one.texts is not None and two.texts is not None and one.texts != two.texts):
-        raise DataError(f"the labels of {other.name} are not those of {first.name}", remedy="train both on the same data")
+        raise DataError(
+            f"the labels of {other.name} are not those of {first.name}", remedy="train both on the same data"
+        )
 
 
 def _bytes(run: Path) -> int:
@@ -121,7 +127,9 @@ def _differences(first: Entry, second: Entry, points: Split) -> dict[str, Any]:
     from longtail.labels.propensity import Propensity
 
     assert first.top is not None and second.top is not None
-    inverse = Propensity.of(first.model.dataset).inverse(padded(first.model.frequencies, points.labels), first.model.points)
+    inverse = Propensity.of(first.model.dataset).inverse(
+        padded(first.model.frequencies, points.labels), first.model.points
+    )
     pair = first.top, second.top
     labels = points.labels.texts or points.labels.ids
     out: dict[str, Any] = {"run": second.name, "against": first.name}

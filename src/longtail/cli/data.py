@@ -144,7 +144,10 @@ def convert(
     format: Annotated[
         str | None,
         typer.Option(
-            "--format", "-f", metavar="FORMAT", help="Write this format, jsonl by default; see `data formats`.",
+            "--format",
+            "-f",
+            metavar="FORMAT",
+            help="Write this format, jsonl by default; see `data formats`.",
             callback=known_format,
         ),
     ] = None,

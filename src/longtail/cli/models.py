@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from longtail.cli.console import emit, progress, say, size, table, with_settings
-from longtail.cli.options import ChosenSplit, From, Source, Text, chosen_split, matched_points, reads_data
+from longtail.cli.options import ChosenSplit, From, Source, Text, chosen_split, matched_points, open_rows, reads_data
 from longtail.errors import DataError
 
 if TYPE_CHECKING:
     from longtail.data.dataset import Split
-    from longtail.data.queries import Feed, Find, Queries
+    from longtail.data.queries import Queries
     from longtail.metrics import Evaluation
     from longtail.model import Model
     from longtail.recipe import Recipe
@@ -174,7 +171,7 @@ def predict(
         exclude = _own_labels(queries, len(index.labels))
         return index.predict(queries.texts, k=k, threshold=threshold, probabilities=probabilities, exclude=exclude)
 
-    with _feed(file, text, from_, split, label_finder(index.labels) if exclude_own else None) as feed:
+    with open_rows(file, text, from_, split, label_finder(index.labels) if exclude_own else None) as feed:
         if feed.note:
             say(feed.note)
         if target is None:
@@ -191,28 +188,6 @@ def predict(
             say(f"stopped; the same command continues from {target.scratch}")
             raise typer.Exit(130) from None
     say(f"wrote {target.out}: {rows:,} rows")
-
-
-@contextmanager
-def _feed(file: str, text: str | None, format: str | None, split: str | None, find: Find | None) -> Iterator[Feed]:
-    """Open a file, or standard input: lines, JSON lines, or a table with a header that names texts and labels."""
-    from longtail.data.formats.columns import Reading
-    from longtail.data.formats.survey import sniff
-    from longtail.data.queries import open_feed, read_feed
-
-    reading = Reading.of(text)
-    if file != "-":
-        with open_feed(Path(file), reading, format=format, split=split, find=find) as feed:
-            yield feed
-        return
-    source = sys.stdin.buffer
-    buffer = source if isinstance(source, io.BufferedReader) else io.BufferedReader(source)
-    kind = format or sniff(buffer.peek(1))
-    if format is None and kind in ("jsonl", "xmc-json", "fasttext", "pecos") and not text:
-        kind = ""
-    if kind in ("parquet", "arrow"):
-        raise DataError(f"{kind} cannot be read from standard input", remedy="give the path of the file")
-    yield read_feed(buffer, "standard input", kind, reading, find)
 
 
 def _own_labels(queries: Queries, labels: int) -> LabelMatrix | None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import io
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,11 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from longtail.cli.console import progress, say
-from longtail.errors import nearest
+from longtail.errors import DataError, nearest
 
 if TYPE_CHECKING:
     from longtail.data.dataset import Dataset, Split
     from longtail.data.formats.columns import Reading
+    from longtail.data.queries import Feed, Find
     from longtail.model import Model
 
 
@@ -106,3 +110,27 @@ def matched_points(split: Split, model: Model) -> Split:
     if matched.unknown:
         say(matched.describe())
     return matched.split
+
+
+@contextmanager
+def open_rows(
+    file: str, text: str | None, format: str | None, split: str | None = None, find: Find | None = None
+) -> Iterator[Feed]:
+    """Open rows of texts: a file, or standard input with lines, JSON lines, or a table whose header names texts."""
+    from longtail.data.formats.columns import Reading
+    from longtail.data.formats.survey import sniff
+    from longtail.data.queries import open_feed, read_feed
+
+    reading = Reading.of(text)
+    if file != "-":
+        with open_feed(Path(file), reading, format=format, split=split, find=find) as feed:
+            yield feed
+        return
+    source: Any = sys.stdin.buffer
+    buffer = source if isinstance(source, io.BufferedReader) else io.BufferedReader(source)
+    kind = format or sniff(buffer.peek(1))
+    if format is None and not text and kind not in ("csv", "tsv", "parquet", "excel"):
+        kind = ""  # lines are answered as they come
+    if kind in ("parquet", "arrow", "excel"):
+        raise DataError(f"{kind} cannot be read from standard input", remedy="give the path of the file")
+    yield read_feed(buffer, "standard input", kind, reading, find)

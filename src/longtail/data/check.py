@@ -50,7 +50,11 @@ class Report:
 
 
 def check(
-    path: str | Path, *, format: str | None = None, most: int = 20, reading: Reading = Reading()  # noqa: B008  (frozen)
+    path: str | Path,
+    *,
+    format: str | None = None,
+    most: int = 20,
+    reading: Reading = Reading(),  # noqa: B008  (frozen)
 ) -> Report:
     """Read a data set to its end and report every problem, listing at most `most` of each kind."""
     problems = Problems(collect=True, most=max(1, most))

@@ -92,8 +92,17 @@ def open_feed(
             yield _arrow_feed(file, path, reading, find)
     else:
         with path.open("rb") as file:
-            size = path.stat().st_size
-            yield read_feed(file, str(path), kind, reading, find, size)
+            usual = format is None and kind == "jsonl" and not reading.text and _usual(read_head(path))
+            yield read_feed(file, str(path), "" if usual else kind, reading, find, path.stat().st_size)
+
+
+def _usual(head: bytes) -> bool:
+    """Return whether JSON lines begin with the usual keys; plain lines may stand among them."""
+    try:
+        row = json.loads(head.partition(b"\n")[0])
+    except (ValueError, RecursionError):
+        return not head.lstrip().startswith(b"[")
+    return isinstance(row, dict) and ("text" in row or "title" in row)
 
 
 def read_feed(
@@ -120,15 +129,13 @@ def read_feed(
     return Feed(_blocks_of(rows, name, find), note, size, file.tell)
 
 
-def _member(
-    folder: Path, reading: Reading, format: str | None, split: str | None
-) -> tuple[Path, str]:
+def _member(folder: Path, reading: Reading, format: str | None, split: str | None) -> tuple[Path, str]:
     """Find the file of a folder that holds the texts of a split."""
     survey = look_at(folder, reading)
     kind = format or find_format(folder, survey)
     if kind == "arrow":
         return folder, kind
-    places = [name for name in survey.splits("points", "texts")]
+    places = list(survey.splits("points", "texts"))
     chosen = split or ("test" if "test" in places else places[0] if len(places) == 1 else "")
     role = "points" if any(survey.splits("points")) else "texts"
     path = survey.get(role, chosen) if chosen else None
@@ -208,7 +215,7 @@ def _first(objects: Iterator[Parsed]) -> tuple[list[Parsed], Iterator[Parsed]]:
     sample: list[Parsed] = []
     try:
         for entry in islice(objects, SAMPLE):
-            sample.append(entry)  # noqa: PERF402  (what came before an error is kept)
+            sample.append(entry)
     except DataError as reason:
         found = reason
 
@@ -294,13 +301,11 @@ def _saved(texts: Texts) -> Feed:
     return Feed(blocks(), "", len(texts), lambda: done[0])
 
 
-def read_queries(
-    lines: Iterable[bytes], name: str, find: Find | None = None, *, numbered: bool = True
-) -> Iterator[Queries]:
+def read_queries(lines: Iterable[bytes], name: str, find: Find | None = None) -> Iterator[Queries]:
     """Yield blocks of queries. A line is a text, or a JSON object with `text` and perhaps `id` and `own`.
 
     Lines of a pipe or a terminal are yielded as they come. What stands before a bad line is yielded before the error.
-    `own` is read only with `find`. Lines without an id get their number, or None where they are not `numbered`.
+    `own` is read only with `find`. Lines without an id get their number.
 
     >>> block = next(read_queries([b"red cat", b'{"id": "q7", "text": "old dog"}'], "demo"))
     >>> block.ids, block.texts
@@ -313,7 +318,7 @@ def read_queries(
             for raw in block:
                 number += 1
                 line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-                identity, text, row = _query(line, name, number, number if numbered else None)
+                identity, text, row = _query(line, name, number)
                 queries.own.append(_own_label(row.get("own"), name, number, find))
                 queries.ids.append(identity)
                 queries.texts.append(text)
@@ -337,7 +342,7 @@ def _blocks(lines: Iterable[bytes], name: str) -> Iterator[list[bytes]]:
             yield available[start : start + BLOCK]
 
 
-def _query(raw: bytes, name: str, number: int, usual: int | None) -> tuple[Any, str, dict[str, Any]]:
+def _query(raw: bytes, name: str, number: int) -> tuple[Any, str, dict[str, Any]]:
     """Read one line as (id, text, all columns)."""
     try:
         line = raw.decode("utf-8").strip()
@@ -346,19 +351,17 @@ def _query(raw: bytes, name: str, number: int, usual: int | None) -> tuple[Any, 
             f"not UTF-8 ({reason.reason})", file=name, line=number, remedy="save the file as UTF-8"
         ) from None
     if not line.startswith("{"):
-        return usual, line, {"text": line}
+        return number, line, {"text": line}
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as reason:
         raise DataError(
             f"not JSON ({reason})", file=name, line=number, remedy="one object a line, or plain text"
         ) from None
-    return *_query_of(row, (), name, number, usual), row
+    return *_query_of(row, (), name, number, number), row
 
 
-def _query_of(
-    row: dict[str, Any], names: tuple[str, ...], file: str, line: int, usual: int | None
-) -> tuple[Any, str]:
+def _query_of(row: dict[str, Any], names: tuple[str, ...], file: str, line: int, usual: int) -> tuple[Any, str]:
     """Read the id and the text of one JSON object."""
     text = row_text(row, names)
     if not isinstance(text, str):

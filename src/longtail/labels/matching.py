@@ -32,7 +32,7 @@ class Matched:
 
 
 def match_labels(split: Split, labels: Labels) -> Matched:
-    """Number the labels of points as a model does; points that have its numbers already are returned as they are.
+    """Give the labels of points the numbers that a model gives them; points that have these are returned as they are.
 
     >>> from longtail.data.dataset import from_rows
     >>> test = from_rows({"test": (["a"], [[0, 1]])}, label_texts=["dog", "owl"]).test

@@ -32,10 +32,10 @@ _PLAIN = re.compile(r"[-+]?\d+[.,]\d+|\d{4}-\d\d-\d\d.*|https?://.*|\w+://.*")  
 
 @dataclass(frozen=True)
 class Reading:
-    """What the caller says of files: columns of text and labels, what separates labels, and what labels are.
+    r"""What the caller says of files: columns of text and labels, what separates labels, and what labels are.
 
     >>> Reading.of("title, body", sep="tab")
-    Reading(text=('title', 'body'), labels=None, sep='\\t', labels_are=None)
+    Reading(text=('title', 'body'), labels=None, sep='\t', labels_are=None)
     """
 
     text: tuple[str, ...] = ()  # several are joined by a blank
@@ -121,16 +121,15 @@ def is_header(rows: Sequence[Sequence[str]], reading: Reading) -> bool:
     columns = [[row[place].strip() for row in rows[1:] if place < len(row)] for place in range(len(first))]
     if any(cell and cell in column for cell, column in zip(first, columns, strict=True)):
         return False  # a value among others
-    if lower & {*TEXTS, *LABELS}:
+    named = len(lower) == len(first) and all(_NAME.fullmatch(cell) and len(cell.split()) <= 3 for cell in first)
+    return bool(lower & {*TEXTS, *LABELS}) or (named and any(map(_heads, first, columns)))
+
+
+def _heads(name: str, column: list[str]) -> bool:
+    """Return whether a cell looks like the name of what is below: a word above numbers, or above longer texts."""
+    if column and all(_PLAIN.fullmatch(cell) or cell.isdecimal() for cell in column):
         return True
-    if len(lower) < len(first) or not all(_NAME.fullmatch(cell) and len(cell.split()) <= 3 for cell in first):
-        return False
-    for name, column in zip(first, columns, strict=True):
-        if column and all(_PLAIN.fullmatch(cell) or cell.isdecimal() for cell in column):
-            return True  # a word above numbers
-        if any(len(cell.split()) > len(name.split()) for cell in column):
-            return True  # a name above longer texts
-    return False
+    return any(len(cell.split()) > len(name.split()) for cell in column)
 
 
 def _first(wanted: Sequence[str], known: dict[str, str]) -> str | None:
@@ -179,9 +178,9 @@ def _tagged(places: dict[str, int], rows: Sequence[Sequence[Any]], spare: set[st
         if all(_PLAIN.fullmatch(cell) for cell in words) and words:
             continue
         others.append(name)
-        if len(words) < len(cells) and any(isinstance(cell, list) for cell in cells):
-            lists.append(name)
-        elif any(cell.startswith("[") or "|" in cell or ";" in cell for cell in words):
+        if (len(words) < len(cells) and any(isinstance(cell, list) for cell in cells)) or any(
+            cell.startswith("[") or "|" in cell or ";" in cell for cell in words
+        ):
             lists.append(name)
         elif 1 < len(set(map(str, cells))) < len(cells):
             repeated.append(name)

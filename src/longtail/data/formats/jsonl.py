@@ -126,7 +126,9 @@ def _points(path: Path, problems: Problems, spelling: Spelling, reading: Reading
     place = Place(path, columns.lines)
     cells = split_labels(columns.labels, reading.sep, place, problems)
     if found.text or found.labels != spelling.labels or cells.mark is not None:
-        problems.note(found.describe(cells.mark) if found.text else f"labels: {found.labels}, separated by {cells.mark}")
+        problems.note(
+            found.describe(cells.mark) if found.text else f"labels: {found.labels}, separated by {cells.mark}"
+        )
     given = columns.weights if any(weights is not None for weights in columns.weights) else None
     weights = split_weights(given, cells.rows, place, problems)
     counts, flat = [len(labels) for labels in cells.rows], [label for labels in cells.rows for label in labels]
@@ -138,7 +140,7 @@ def _points(path: Path, problems: Problems, spelling: Spelling, reading: Reading
 def find_keys(
     rows: list[dict[str, Any]], spelling: Spelling, reading: Reading, path: Path, *, labelled: bool = True
 ) -> Columns:
-    """Find the keys of texts and labels; no keys of texts stand for the usual ones, which may differ from row to row."""
+    """Find the keys of texts and labels; no keys of texts stand for the usual ones, which may differ by row."""
     names = list(dict.fromkeys(key for row in rows for key in row))
     usual = not reading.text and ("text" in names or "title" in names)
     if usual and not reading.labels and (spelling.labels in names or not labelled):

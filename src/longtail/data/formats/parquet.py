@@ -122,7 +122,9 @@ def _points(path: Path, reading: Reading, problems: Problems) -> Points:
     if _is_text(column.type) or pa.types.is_integer(column.type):
         _no_nulls(column, name, place, problems)
         cells = split_labels(column.to_pylist(), reading.sep, place, problems)
-        counts, labels, _ = typed(place, [len(row) for row in cells.rows], [label for row in cells.rows for label in row], None, problems)
+        counts, labels, _ = typed(
+            place, [len(row) for row in cells.rows], [label for row in cells.rows for label in row], None, problems
+        )
         mark, digits = cells.mark, not cells.listed
     else:
         counts, flat = _lists(column, name, place, problems)
@@ -140,7 +142,9 @@ def _flat_labels(flat: Any, path: Path, problems: Problems) -> NDArray[np.int64]
         return np.zeros(0, np.int64)
     if pa.types.is_integer(flat.type):
         large = pa.types.is_uint64(flat.type) and pc.max(flat).as_py() >= 2**63
-        return flat.cast(pa.string()).to_pylist() if large else flat.to_numpy(zero_copy_only=False).astype(np.int64)
+        if large:
+            return [str(label) for label in flat.to_pylist()]
+        return np.asarray(flat.to_numpy(zero_copy_only=False), np.int64)
     if not _is_text(flat.type):
         remedy = "write integers or strings"
         raise problems.fatal("wrong type", f"labels are lists of {flat.type}", file=path, remedy=remedy)

@@ -161,7 +161,7 @@ def _are_numbers(labels: Sequence[Any] | NDArray[Any]) -> bool:
 def _fits(points: Points, count: int) -> bool:
     """Return whether all numbers are positions among so many labels."""
     numbers = _parsed(points) if isinstance(points.labels, list) else points.labels
-    return not len(numbers) or bool(0 <= numbers.min() and numbers.max() < count)
+    return not len(numbers) or bool(numbers.min() >= 0 and numbers.max() < count)
 
 
 def _known(points: Points, table: LabelTable) -> bool:

@@ -19,7 +19,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from longtail.data.dataset import SPLITS
@@ -85,7 +85,7 @@ class Survey:
 
     root: Path
     files: Mapping[tuple[str, str], tuple[Path, ...]]
-    reading: Reading = Reading()
+    reading: Reading = field(default_factory=Reading)
 
     def get(self, what: str, split: str = "", *, prefer: str = "") -> Path | None:
         """Return the file of a role, None if there is none; of several take the one that ends with `prefer`."""

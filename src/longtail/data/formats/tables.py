@@ -1,7 +1,7 @@
 """CSV, TSV AND EXCEL ↔ ROWS: a header row, then columns of texts, labels, weights?, id? in any order.
 
 The first rows tell whether commas, semicolons or tabs separate the cells, whether there is a header, and which column
-is what (`columns`); `cells` cuts labels. Written with | and ids. A workbook is read from its first sheet, never written.
+is what (`columns`); `cells` cuts labels. Written with | and ids. Of a workbook the first sheet is read.
 """
 
 from __future__ import annotations
@@ -71,9 +71,7 @@ def write_tsv(data: Dataset, folder: Path) -> None:
     _write(data, folder, "\t", ".tsv")
 
 
-def _read(
-    survey: Survey, suffix: str, opened: Callable[[Path, Reading | None], Table], problems: Problems
-) -> Raw:
+def _read(survey: Survey, suffix: str, opened: Callable[[Path, Reading | None], Table], problems: Problems) -> Raw:
     """Read all splits and the labels."""
     points = {}
     for split in survey.splits("points"):
@@ -103,7 +101,9 @@ def _points(table: Table, reading: Reading, problems: Problems) -> Points:
     texts = [clean(" ".join(parts)) for parts in zip(*(columns[name] for name in found.text), strict=True)]
     cells = split_labels(list(columns[str(found.labels)]), reading.sep, place, problems)
     problems.note(found.describe(cells.mark))
-    weights = split_weights(None if found.weights is None else list(columns[found.weights]), cells.rows, place, problems)
+    weights = split_weights(
+        None if found.weights is None else list(columns[found.weights]), cells.rows, place, problems
+    )
     counts, flat = [len(row) for row in cells.rows], [label for row in cells.rows for label in row]
     sizes, labels, values = typed(place, counts, flat, weights, problems)
     ids = None if found.id is None else _cleaned(columns[found.id])
@@ -121,7 +121,9 @@ def table_of(
     """Cut lines into the cells of a table; without a reading the first row is a header whatever it says."""
     first = list(islice(lines, SAMPLE))
     separator = find_separator([line for _, line in first], usual)
-    return headed(_parsed((line for _, line in chain(first, lines)), separator, path, problems), path, reading, problems)
+    return headed(
+        _parsed((line for _, line in chain(first, lines)), separator, path, problems), path, reading, problems
+    )
 
 
 def headed(rows: Iterator[Row], path: Path, reading: Reading | None, problems: Problems) -> Table:
