@@ -35,7 +35,7 @@ from longtail.files import (
     write_texts,
 )
 from longtail.labels.journal import FILE
-from longtail.labels.matching import match_labels
+from longtail.labels.matching import same_labels
 from longtail.parts import Scorer, Tokenizer, VoiceScorer, below
 from longtail.predictions import Predictor
 from longtail.probabilities import Probabilities
@@ -122,8 +122,14 @@ class Model:
         return Predictor(self.scorer, len(self.labels))
 
     def predict_split(self, split: Split, k: int = 5) -> TopK:
-        """Predict the points of a split, which may have other labels too; its excluded pairs are left out."""
-        split = match_labels(split, self.labels).split
+        """Predict the points of a split, whose labels begin with those of the model; excluded pairs are left out."""
+        if not same_labels(split.labels, self.labels):
+            same = len(split.labels) == len(self.labels)
+            raise DataError(
+                "the labels of the data are not those of the model: "
+                + ("their texts differ" if same else f"{len(split.labels)} labels, the model {len(self.labels)}"),
+                remedy="`evaluate` and `labels.matching.match_labels` find the same labels by name or raw id",
+            )
         known = split.excluded if len(split.labels) == len(self.labels) else split.excluded[:, : len(self.labels)]
         return self.predict(split.need_texts("predict"), k, exclude=known)
 

@@ -40,7 +40,7 @@ def match_labels(split: Split, labels: Labels) -> Matched:
     >>> matched.split.targets.indices.tolist(), matched.unknown
     ([1, 2], ('owl',))
     """
-    if _same(split.labels, labels):
+    if same_labels(split.labels, labels):
         return Matched(split)
     places = _places(split.labels, labels)
     used = np.zeros(len(split.labels), np.bool_)
@@ -64,7 +64,7 @@ def padded(frequencies: NDArray[np.int64], labels: Labels) -> NDArray[np.int64]:
     return np.pad(frequencies, (0, len(labels) - len(frequencies)))
 
 
-def _same(own: Labels, labels: Labels) -> bool:
+def same_labels(own: Labels, labels: Labels) -> bool:
     """Return whether labels begin with those of the model, as far as their texts and ids tell."""
     if len(own) < len(labels):
         return False
