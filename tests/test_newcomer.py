@@ -1,4 +1,4 @@
-"""A newcomer's ordinary files: from file to correct prediction with at most one flag, on the command line and in Python."""
+"""A newcomer's ordinary files: from file to correct prediction with at most one flag, as commands and in Python."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROWS = [
     ("the fox and its den", ["fox"]),
 ]
 QUESTION, ANSWER = "my fox", "fox"
-TITLES = [text for text, _ in ROWS]
+TITLES, FIRST = [text for text, _ in ROWS], [labels[0] for _, labels in ROWS]
 
 
 def table(header: list[str] | None, *columns: list[Any], delimiter: str = ",") -> str:
@@ -84,7 +84,7 @@ CASES = {
     "json lists": Case("a.csv", text_of(table(["title", "tags"], TITLES, [json.dumps(row[1]) for row in ROWS]))),
     "python lists": Case("a.csv", text_of(table(["title", "tags"], TITLES, [str(row[1]) for row in ROWS]))),
     "semicolons between cells": Case("export.csv", text_of(table(["Titel", "Tags"], TITLES, tags(","), delimiter=";"))),
-    "tabs": Case("my data.tsv", text_of(table(["query", "label"], TITLES, [row[1][0] for row in ROWS], delimiter="\t"))),
+    "tabs": Case("my data.tsv", text_of(table(["query", "label"], TITLES, FIRST, delimiter="\t"))),
     "another name": Case("export.dat", text_of(table(["id", "title", "tags"], list(range(6)), TITLES, tags("|")))),
     "excel": Case("Products.xlsx", excel, told="text: Product name, labels: Categories, separated by ;"),
     "byte order mark": Case("a.csv", text_of(table(["title", "tags"], TITLES, tags("|")), "utf-8-sig")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -175,9 +176,15 @@ def predict(
         if feed.note:
             say(feed.note)
         if target is None:
-            for queries in feed.blocks:
-                sys.stdout.writelines(json_lines(queries, answer(queries), index.labels))
-                sys.stdout.flush()
+            shown = nullcontext() if file == "-" or sys.stdout.isatty() else progress(f"predicting {file}")
+            done = 0
+            with shown as step:
+                for queries in feed.blocks:
+                    sys.stdout.writelines(json_lines(queries, answer(queries), index.labels))
+                    sys.stdout.flush()
+                    done += len(queries)
+                    if step is not None:
+                        step(f"{done:,} rows", feed.position(), feed.total)
             return
         job = identity(None if file == "-" else Path(file), run / "config.json", run / FILE)
         job["settings"] = [k, threshold, probabilities, exclude_own, text, from_, split]

@@ -129,7 +129,7 @@ def open_rows(
     source: Any = sys.stdin.buffer
     buffer = source if isinstance(source, io.BufferedReader) else io.BufferedReader(source)
     kind = format or sniff(buffer.peek(1))
-    if format is None and not text and kind not in ("csv", "tsv", "parquet", "excel"):
+    if format is None and kind not in ("csv", "tsv", "parquet", "excel") and not (text and kind == "jsonl"):
         kind = ""  # lines are answered as they come
     if kind in ("parquet", "arrow", "excel"):
         raise DataError(f"{kind} cannot be read from standard input", remedy="give the path of the file")

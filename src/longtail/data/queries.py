@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ def open_feed(
     kind = format
     if path.is_dir():
         path, kind = _member(path, reading, format, split)
-    kind = kind or sniff(read_head(path), path.name.lower().removesuffix(".gz"))
+    kind = kind or _kind(path, reading)
     if kind == "arrow":
         yield _saved(open_dataset(path)[str(split)].need_texts("predict"))
     elif kind == "parquet":
@@ -92,17 +93,22 @@ def open_feed(
             yield _arrow_feed(file, path, reading, find)
     else:
         with path.open("rb") as file:
-            usual = format is None and kind == "jsonl" and not reading.text and _usual(read_head(path))
-            yield read_feed(file, str(path), "" if usual else kind, reading, find, path.stat().st_size)
+            yield read_feed(file, str(path), kind, reading, find, path.stat().st_size)
 
 
-def _usual(head: bytes) -> bool:
-    """Return whether JSON lines begin with the usual keys; plain lines may stand among them."""
+def _kind(path: Path, reading: Reading) -> str:
+    """Find the format of one file; JSON lines with the usual keys may have plain lines among them, which is ""."""
+    head = read_head(path)
+    kind = sniff(head, path.name.lower().removesuffix(".gz"))
+    if kind == "xc":
+        return kind if re.match(rb".*\n[\d,]* ?\d+:", head) else ""  # three numbers may be a query
+    if kind != "jsonl" or reading.text:
+        return kind
     try:
         row = json.loads(head.partition(b"\n")[0])
     except (ValueError, RecursionError):
-        return not head.lstrip().startswith(b"[")
-    return isinstance(row, dict) and ("text" in row or "title" in row)
+        return kind if head.lstrip().startswith(b"[") else ""
+    return "" if isinstance(row, dict) and ("text" in row or "title" in row) else kind
 
 
 def read_feed(
@@ -122,7 +128,7 @@ def read_feed(
         rows, note = _object_rows(lines, path, reading, latin=kind == "xmc-json")
     elif kind in ("fasttext", "pecos", "text"):
         rows = _plain_rows(decode_lines(_lines(file, name), path, problems), kind)
-    elif kind in ("", "xc"):  # a query may look like the header of a matrix
+    elif kind == "":
         return Feed(read_queries(file, name, find), "", size, file.tell)
     else:
         raise DataError(f"no texts are read from {kind} files", file=name, remedy="give a table, or one text a line")
@@ -137,7 +143,7 @@ def _member(folder: Path, reading: Reading, format: str | None, split: str | Non
         return folder, kind
     places = list(survey.splits("points", "texts"))
     chosen = split or ("test" if "test" in places else places[0] if len(places) == 1 else "")
-    role = "points" if any(survey.splits("points")) else "texts"
+    role = "texts" if kind in ("xc", "xmc", "attentionxml") else "points"
     path = survey.get(role, chosen) if chosen else None
     if path is None:
         found = f"no texts of {chosen}" if chosen else f"texts of {', '.join(places) or 'no split'}"
