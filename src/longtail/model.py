@@ -89,6 +89,7 @@ class Model:
     metrics: dict[str, Any] = field(default_factory=dict)
     examples: Examples | None = None
     probabilities: Probabilities | None = None  # of scores; None where no points were held out
+    columns: tuple[str, ...] = ()  # of the table that the training texts came from
 
     def __repr__(self) -> str:
         return f"Model({self.recipe.name}: {len(self.labels):,} labels, {self.points:,} points of {self.dataset})"
@@ -155,6 +156,7 @@ class Model:
                 "dataset": self.dataset,
                 "files": {file.name: checksum(file) for file in sorted(folder.iterdir())},
             }
+            config |= {"columns": list(self.columns)} if self.columns else {}
             write_config(folder, config)
             before = Path(path)
             if (before / FILE).is_file() and _same(before / "labels.parquet", folder / "labels.parquet"):
@@ -199,7 +201,7 @@ class Model:
         points, dataset = int(config["points"]), str(config["dataset"])
         return cls(
             recipe, labels, frequencies, points, dataset, words, voices, vectors, tokenizer, metrics,
-            examples, Probabilities.load(folder),
+            examples, Probabilities.load(folder), tuple(map(str, config.get("columns", ()))),
         )  # fmt: skip
 
     def card(self) -> str:

@@ -92,7 +92,7 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
     model = replace(model, voices=tuple(final))
     words.forget()
     examples = None if original.texts is None else Examples(original.texts, original.targets)
-    return replace(model, examples=examples)
+    return replace(model, examples=examples, columns=original.columns)
 
 
 def _held_out(recipe: Recipe, train: Split, doubts: bool) -> tuple[Split | None, Split | None]:

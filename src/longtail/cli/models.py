@@ -172,7 +172,8 @@ def predict(
         exclude = _own_labels(queries, len(index.labels))
         return index.predict(queries.texts, k=k, threshold=threshold, probabilities=probabilities, exclude=exclude)
 
-    with open_rows(file, text, from_, split, label_finder(index.labels) if exclude_own else None) as feed:
+    find = label_finder(index.labels) if exclude_own else None
+    with open_rows(file, text, from_, split, find, index.model.columns) as feed:
         if feed.note:
             say(feed.note)
         if target is None:

@@ -8,7 +8,7 @@ import io
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -114,14 +114,19 @@ def matched_points(split: Split, model: Model) -> Split:
 
 @contextmanager
 def open_rows(
-    file: str, text: str | None, format: str | None, split: str | None = None, find: Find | None = None
+    file: str,
+    text: str | None,
+    format: str | None,
+    split: str | None = None,
+    find: Find | None = None,
+    usual: tuple[str, ...] = (),
 ) -> Iterator[Feed]:
     """Open rows of texts: a file, or standard input with lines, JSON lines, or a table whose header names texts."""
     from longtail.data.formats.columns import Reading
     from longtail.data.formats.survey import sniff
     from longtail.data.queries import open_feed, read_feed
 
-    reading = Reading.of(text)
+    reading = replace(Reading.of(text), usual=usual)
     if file != "-":
         with open_feed(Path(file), reading, format=format, split=split, find=find) as feed:
             yield feed

@@ -102,7 +102,7 @@ def _kind(path: Path, reading: Reading) -> str:
     kind = sniff(head, path.name.lower().removesuffix(".gz"))
     if kind == "xc":
         return kind if re.match(rb".*\n[\d,]* ?\d+:", head) else ""  # three numbers may be a query
-    if kind != "jsonl" or reading.text:
+    if kind != "jsonl" or reading.text or reading.usual:
         return kind
     try:
         row = json.loads(head.partition(b"\n")[0])

@@ -35,13 +35,14 @@ class Reading:
     r"""What the caller says of files: columns of text and labels, what separates labels, and what labels are.
 
     >>> Reading.of("title, body", sep="tab")
-    Reading(text=('title', 'body'), labels=None, sep='\t', labels_are=None)
+    Reading(text=('title', 'body'), labels=None, sep='\t', labels_are=None, usual=())
     """
 
     text: tuple[str, ...] = ()  # several are joined by a blank
     labels: str | None = None
     sep: str | None = None
     labels_are: str | None = None  # one of LABELS_ARE
+    usual: tuple[str, ...] = ()  # columns of texts that are taken where no others are asked for, if all are there
 
     @classmethod
     def of(
@@ -89,6 +90,8 @@ def find_columns(
     known = {name.strip().lower(): name for name in reversed(names)}
     labels = _asked(reading.labels, names, file, "labels") if reading.labels else _first(LABELS, known)
     text = tuple(_asked(name, names, file, "text") for name in reading.text)
+    if not text and reading.usual and {*reading.usual} <= {*names}:
+        text = reading.usual
     if not text and "text" not in known and "title" in known and "content" in known:
         text = (known["title"], known["content"])
     rest = {name: place for place, name in enumerate(names)}
@@ -116,7 +119,7 @@ def is_header(rows: Sequence[Sequence[str]], reading: Reading) -> bool:
     asked = [name for name in (*reading.text, reading.labels) if name is not None]
     if asked:
         return any(name.lower() in lower for name in asked) or not all(name.isdecimal() for name in asked)
-    if lower & {*TEXTS} and lower & {*LABELS}:
+    if (lower & {*TEXTS} and lower & {*LABELS}) or (reading.usual and {*reading.usual} <= {*first}):
         return True
     columns = [[row[place].strip() for row in rows[1:] if place < len(row)] for place in range(len(first))]
     if any(cell and cell in column for cell, column in zip(first, columns, strict=True)):

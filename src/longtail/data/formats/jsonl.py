@@ -134,7 +134,7 @@ def _points(path: Path, problems: Problems, spelling: Spelling, reading: Reading
     counts, flat = [len(labels) for labels in cells.rows], [label for labels in cells.rows for label in labels]
     sizes, labels, values = typed(place, counts, flat, weights, problems)
     texts = [text or "" for text in columns.texts]
-    return Points(place, sizes, labels, values, texts, place, _ids(columns), digits_are_ids=not cells.listed)
+    return Points(place, sizes, labels, values, texts, place, _ids(columns), digits_are_ids=not cells.listed, columns=found.text)
 
 
 def find_keys(
@@ -142,7 +142,8 @@ def find_keys(
 ) -> Columns:
     """Find the keys of texts and labels; no keys of texts stand for the usual ones, which may differ by row."""
     names = list(dict.fromkeys(key for row in rows for key in row))
-    usual = not reading.text and ("text" in names or "title" in names)
+    kept = bool(reading.usual) and {*reading.usual} <= {*names}
+    usual = not reading.text and not kept and ("text" in names or "title" in names)
     if usual and not reading.labels and (spelling.labels in names or not labelled):
         return Columns((), spelling.labels)
     cells = [[row.get(name) for name in names] for row in rows]

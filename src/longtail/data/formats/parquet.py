@@ -133,7 +133,7 @@ def _points(path: Path, reading: Reading, problems: Problems) -> Points:
         problems.note(found.describe(mark))
     values = _weights(None if found.weights is None else columns[found.weights], counts, place, problems)
     ids = None if found.id is None else _strings(columns[found.id], found.id, place, problems)
-    return Points(place, counts, labels, values, texts, place, ids, digits_are_ids=digits)
+    return Points(place, counts, labels, values, texts, place, ids, digits_are_ids=digits, columns=found.text)
 
 
 def _flat_labels(flat: Any, path: Path, problems: Problems) -> NDArray[np.int64] | list[str]:

@@ -50,6 +50,7 @@ class Points:
     width: int | None = None  # number of labels that a header claims
     digits_are_ids: bool = False  # labels that are texts may all be numbers, and may be ids then
     features: sp.csr_array | None = None
+    columns: tuple[str, ...] = ()  # of a table that the texts come from
 
 
 @dataclass
@@ -95,6 +96,7 @@ def assemble(raw: Raw, name: str, origin: str, labels_are: str | None, problems:
             None if points.texts is None else Texts(points.texts),
             None if points.ids is None else Texts(points.ids),
             points.features,
+            columns=points.columns,
         )  # fmt: skip
     vocabulary = None if raw.vocabulary is None else Texts(raw.vocabulary)
     return Dataset(labels, splits, name, vocabulary, origin)

@@ -107,7 +107,7 @@ def _points(table: Table, reading: Reading, problems: Problems) -> Points:
     counts, flat = [len(row) for row in cells.rows], [label for row in cells.rows for label in row]
     sizes, labels, values = typed(place, counts, flat, weights, problems)
     ids = None if found.id is None else _cleaned(columns[found.id])
-    return Points(place, sizes, labels, values, texts, place, ids, digits_are_ids=not cells.listed)
+    return Points(place, sizes, labels, values, texts, place, ids, digits_are_ids=not cells.listed, columns=found.text)
 
 
 def _opened(path: Path, usual: str, reading: Reading | None, problems: Problems) -> Table:
