@@ -178,6 +178,30 @@ def test_labels_are_matched_by_raw_id_too(tmp_path: Path) -> None:
     assert lt.evaluate(model, lt.load(tmp_path / "test.csv").test).values["P@1"] == 100
 
 
+def test_a_vocabulary_beside_a_table(tmp_path: Path) -> None:
+    pytest.importorskip("rdflib")
+    names = {
+        "cat": ("cats", "kissat"),
+        "dog": ("dogs", "koirat"),
+        "fox": ("foxes", "ketut"),
+        "pet": ("pets", "lemmikit"),
+    }
+    (tmp_path / "d").mkdir()
+    concepts = "".join(
+        f'<http://ex.org/{key}> skos:prefLabel "{en}"@en, "{fi}"@fi .\n' for key, (en, fi) in names.items()
+    )
+    head = "@prefix skos: <http://www.w3.org/2004/02/skos/core#> .\n"
+    (tmp_path / "d" / "vocabulary.ttl").write_text(head + concepts)
+    finnish = {key: fi for key, (_, fi) in names.items()}
+    (tmp_path / "d" / "items.csv").write_text(table(["title", "subjects"], TITLES, tags(";", finnish)))
+    done = run("train", "knn", "--data", tmp_path / "d", "--out", tmp_path / "run", "--language", "en")
+    assert done.returncode == 0, done.stderr
+    assert "labels: 4 concepts of vocabulary.ttl in en" in done.stderr
+    answered = json.loads(run("predict", tmp_path / "run", "-", "-k", 1, stdin="my fox\n").stdout)
+    assert (answered["labels"][0]["text"], answered["labels"][0]["raw_id"]) == ("foxes", "http://ex.org/fox")
+    assert lt.load(tmp_path / "d", language="fi").labels.texts.tolist()[2] == "ketut"  # type: ignore[union-attr]
+
+
 def test_holdout_trains_evaluates_and_says_so(tmp_path: Path) -> None:
     texts, labels = TITLES * 4, tags("|") * 4
     (tmp_path / "a.csv").write_text(table(["title", "tags"], texts, labels))

@@ -48,7 +48,7 @@ def fit(recipe: str | Recipe, train: Split, *, scratch: Path | None = None, prog
     if len(train) == 0 or len(train.labels) == 0:
         raise DataError("there is nothing to learn from: no points or no labels", remedy="check the training file")
     recipe.check()
-    words = Words.fit(train.need_texts(recipe.name), train.labels.texts or [])
+    words = Words.fit(train.need_texts(recipe.name), train.labels.all_texts or [])
     settled, whole = _augmented(recipe, train)
     doubts = bool(recipe.voices) and any(len(part.alternatives()) > 1 for part in settled.augment)
     kept, validation = _held_out(recipe, train, doubts)

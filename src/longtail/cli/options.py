@@ -51,6 +51,9 @@ OPTIONS: dict[str, Any] = {
         Literal["names", "ids"] | None,
         typer.Option("--labels-are", help="What numbers are; ids only where a label file counts labels, by default."),
     ],
+    "language": Annotated[
+        str | None, typer.Option("--language", help="The language of label texts in a SKOS vocabulary: en.")
+    ],
 }
 
 

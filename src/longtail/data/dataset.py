@@ -34,6 +34,7 @@ from longtail.files import (
 from longtail.types import LabelMatrix, Texts, joined, label_matrix, no_pairs
 
 SCHEMA = 1
+OVER_LABELS = ("targets", "excluded", "alternatives.labels", "labels.broader")  # matrices with L columns
 SPLITS = ("train", "validation", "test")
 SHARED_LABELS = 3  # of a point, at least, where points with the same labels count as a group
 
@@ -46,6 +47,14 @@ class Labels:
     texts: Texts | None = None
     ids: Texts | None = None
     features: sp.csr_array | None = None  # (L, V)
+    alternatives: Texts | None = None  # (A,) other texts of labels
+    alternatives_of: sp.csr_array | None = None  # (A, L) whose they are
+    broader: sp.csr_array | None = None  # (L, L) which labels are broader
+
+    @property
+    def all_texts(self) -> Texts | None:
+        """The texts of labels, and then the other ones."""
+        return self.texts if self.texts is None or self.alternatives is None else joined(self.texts, self.alternatives)
 
     def __len__(self) -> int:
         return self.count
@@ -235,6 +244,11 @@ class Dataset:
         yield "labels.id", self.labels.ids
         yield "labels.features", self.labels.features
         yield "vocabulary.text", self.vocabulary
+        if self.labels.alternatives is not None:  # parts that few have do not change the hash of the others
+            yield "alternatives.text", self.labels.alternatives
+            yield "alternatives.labels", self.labels.alternatives_of
+        if self.labels.broader is not None:
+            yield "labels.broader", self.labels.broader
         for split in self.splits.values():
             yield from split.parts()
 
@@ -286,12 +300,15 @@ def open_dataset(path: str | Path) -> Dataset:
             if f"{name}.indptr" not in arrays:
                 return None
             loaded = matrix_of(arrays, name)
-            if loaded.shape[1] != width.setdefault(name.endswith(("targets", "excluded")), loaded.shape[1]):
+            if loaded.shape[1] != width.setdefault(name.endswith(OVER_LABELS), loaded.shape[1]):
                 raise ValueError(f"{name} has {loaded.shape[1]} columns")
             return loaded
 
         label_columns = tables.get("labels", {})
-        labels = Labels(count, label_columns.get("text"), label_columns.get("id"), matrix("labels.features"))
+        labels = Labels(
+            count, label_columns.get("text"), label_columns.get("id"), matrix("labels.features"),
+            tables.get("alternatives", {}).get("text"), matrix("alternatives.labels"), matrix("labels.broader"),
+        )  # fmt: skip
         splits = []
         for name in map(str, manifest["splits"]):
             texts, targets = tables.get(name, {}), matrix(f"{name}.targets")
@@ -360,6 +377,9 @@ def _check_lengths(data: Dataset) -> None:
     """Check that columns of one table are equally long."""
     tables = [(data.labels.count, "labels", (data.labels.texts, data.labels.ids))]
     tables += [(len(split), split.name, (split.texts, split.ids)) for split in data.splits.values()]
+    related = data.labels.alternatives_of
+    if related is not None and (data.labels.alternatives is None or len(data.labels.alternatives) != related.shape[0]):
+        raise ValueError("alternatives without their labels")
     for count, name, columns in tables:
         for column in columns:
             if column is not None and len(column) != count:

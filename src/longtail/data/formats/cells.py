@@ -2,7 +2,7 @@ r"""CELLS OF LABELS → LISTS, for every table alike: a list, one value, or word
 
 A cell that is a list is taken as it is; so is a JSON list, or Python's way to write one, in a cell. Other cells are
 cut at the separator that is asked for, else at the first of | ; line end , that occurs in any cell of the file; where
-none occurs, blanks separate numbers, and any other cell is one label.
+none occurs, blanks separate numbers and addresses (http://…), and any other cell is one label.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from longtail.data.formats.values import short
 from longtail.data.problems import Problems
 
 MARKS = "|;\n,"
+_ADDRESSES = re.compile(r"<?\w+://\S+(?: +<?\w+://\S+)*").fullmatch
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,11 @@ def split_labels(cells: list[Any], sep: str | None, place: Place, problems: Prob
     plain = [cell.strip() for cell in cells if isinstance(cell, str)]
     words = [cell for cell in plain if sep or not cell.startswith("[")]
     mark = sep or next((mark for mark in MARKS if any(mark in cell for cell in words)), None)
-    if mark is None and any(" " in cell for cell in words) and all(_numbers(cell) for cell in words):
+    if (
+        mark is None
+        and any(" " in cell for cell in words)
+        and all(_numbers(cell) or _ADDRESSES(cell) for cell in words)
+    ):
         mark = " "
     rows: list[list[Any]] = []
     for row, cell in enumerate(cells):

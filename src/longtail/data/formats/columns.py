@@ -35,13 +35,14 @@ class Reading:
     r"""What the caller says of files: columns of text and labels, what separates labels, and what labels are.
 
     >>> Reading.of("title, body", sep="tab")
-    Reading(text=('title', 'body'), labels=None, sep='\t', labels_are=None, usual=())
+    Reading(text=('title', 'body'), labels=None, sep='\t', labels_are=None, language=None, usual=())
     """
 
     text: tuple[str, ...] = ()  # several are joined by a blank
     labels: str | None = None
     sep: str | None = None
     labels_are: str | None = None  # one of LABELS_ARE
+    language: str | None = None  # of label texts, where a vocabulary has several
     usual: tuple[str, ...] = ()  # columns of texts that are taken where no others are asked for, if all are there
 
     @classmethod
@@ -51,6 +52,7 @@ class Reading:
         labels: str | None = None,
         sep: str | None = None,
         labels_are: str | None = None,
+        language: str | None = None,
     ) -> Reading:
         """Take what people write: columns separated by commas, a tab by its name."""
         names = text.split(",") if isinstance(text, str) else text or ()
@@ -59,7 +61,7 @@ class Reading:
         if sep == "":
             raise DataError("the separator of labels is empty", remedy="give a character: ; or | or , or tab")
         words = {"tab": "\t", "\\t": "\t", "newline": "\n", "\\n": "\n", "blank": " ", "space": " "}
-        return cls(tuple(name.strip() for name in names), labels, words.get(sep or "", sep), labels_are)
+        return cls(tuple(name.strip() for name in names), labels, words.get(sep or "", sep), labels_are, language)
 
 
 @dataclass(frozen=True)

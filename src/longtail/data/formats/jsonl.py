@@ -134,7 +134,9 @@ def _points(path: Path, problems: Problems, spelling: Spelling, reading: Reading
     counts, flat = [len(labels) for labels in cells.rows], [label for labels in cells.rows for label in labels]
     sizes, labels, values = typed(place, counts, flat, weights, problems)
     texts = [text or "" for text in columns.texts]
-    return Points(place, sizes, labels, values, texts, place, _ids(columns), digits_are_ids=not cells.listed, columns=found.text)
+    return Points(
+        place, sizes, labels, values, texts, place, _ids(columns), digits_are_ids=not cells.listed, columns=found.text
+    )
 
 
 def find_keys(

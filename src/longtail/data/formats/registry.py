@@ -77,16 +77,17 @@ def load(
     labels: str | None = None,
     sep: str | None = None,
     labels_are: str | None = None,
+    language: str | None = None,
 ) -> Dataset:
     """Load a data set from a folder or a single file; the format is found by content unless it is given.
 
     A single file is read alone (files beside it are not looked at): it is the split that its name says, else train.
     Of a table `text` and `labels` name the columns (several texts are joined), `sep` what separates labels; likely ones
     are found by themselves. `labels_are` "names" or "ids" says what numbers mean: by default ids, if a label file has
-    such positions, else names.
+    such positions, else names. `language` is that of label texts, where a SKOS vocabulary has several.
     """
     problems = Problems()
-    data, _ = read(Path(path), format, Reading.of(text, labels, sep, labels_are), problems)
+    data, _ = read(Path(path), format, Reading.of(text, labels, sep, labels_are, language), problems)
     for note in problems.notes:
         log.info("%s: %s", path, note)
     return replace(data, name=name) if name else data
@@ -188,6 +189,7 @@ def tidied(data: Dataset) -> Dataset:
     texts = all(split.texts is not None for split in data.splits.values())
     features = None if texts or data.labels.features is None else canonical(data.labels.features)
     labels = replace(data.labels, texts=tidy(data.labels.texts), ids=tidy(data.labels.ids), features=features)
+    labels = replace(labels, alternatives=tidy(labels.alternatives))
     splits = {
         name: replace(
             split, labels=labels, texts=tidy(split.texts), ids=tidy(split.ids),

@@ -9,7 +9,7 @@ keeps its place, so that filters and ids stay aligned in a check.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,10 @@ class LabelTable:
     count: int
     texts: list[str] | None = None
     ids: list[str] | None = None
+    aliases: dict[str, int] = field(default_factory=dict)  # other names by which points may call a label
+    alternatives: list[tuple[int, str]] = field(default_factory=list)  # other texts of labels
+    broader: NDArray[np.int64] | None = None  # (P, 2): a label, and one that is broader
+    numbered: bool = True  # numbers may be positions; in a vocabulary they are notations
 
 
 @dataclass
@@ -86,7 +90,9 @@ def assemble(raw: Raw, name: str, origin: str, labels_are: str | None, problems:
     ids = table.ids if table else None
     labels = Labels(count, None if texts is None else Texts(texts), None if ids is None else Texts(ids))
     if raw.label_features is not None:
-        labels = Labels(count, labels.texts, labels.ids, raw.label_features)
+        labels = replace(labels, features=raw.label_features)
+    if table is not None:
+        labels = _related(labels, table, problems)
     splits = {}
     for split, points in raw.points.items():
         targets = _targets(points, count, problems)
@@ -100,6 +106,27 @@ def assemble(raw: Raw, name: str, origin: str, labels_are: str | None, problems:
         )  # fmt: skip
     vocabulary = None if raw.vocabulary is None else Texts(raw.vocabulary)
     return Dataset(labels, splits, name, vocabulary, origin)
+
+
+def _related(labels: Labels, table: LabelTable, problems: Problems) -> Labels:
+    """Add other texts of labels, and which of them are broader; a number beyond the labels is an error."""
+    count, file = len(labels), table.at.file
+    beyond = [label for label, _ in table.alternatives if not 0 <= label < count]
+    pairs = np.zeros((0, 2), np.int64) if table.broader is None else table.broader
+    beyond += pairs[((pairs < 0) | (pairs >= count)).any(1)].max(1).tolist()
+    if beyond:
+        found = f"label {beyond[0]} of {count:,} labels among alternatives or broader ones"
+        raise problems.fatal("label id out of range", found, file=file, remedy=f"use ids 0 to {count - 1}")
+    if table.alternatives:
+        own = np.array([label for label, _ in table.alternatives], np.int64)
+        whose = label_matrix(np.arange(len(own) + 1), own, (len(own), count))
+        texts = Texts([text for _, text in table.alternatives])
+        labels = replace(labels, alternatives=texts, alternatives_of=whose)
+    if len(pairs):
+        pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+        starts = np.append(0, np.cumsum(np.bincount(pairs[:, 0], minlength=count)))
+        labels = replace(labels, broader=label_matrix(starts, pairs[:, 1], (count, count)))
+    return labels
 
 
 def _number_labels(raw: Raw, labels_are: str | None, problems: Problems) -> list[str] | None:
@@ -141,6 +168,8 @@ def _take_ids(raw: Raw, points: Points, labels_are: str | None, problems: Proble
             raise problems.fatal("wrong type", found, file=points.at.file, remedy="write numbers, or say names")
     elif not numbers:
         ids, why = False, "they are not all numbers"
+    elif table is not None and not table.numbered:
+        ids, why = False, f"{table.at.file.name} is a vocabulary"
     elif table is not None:
         fits = _fits(points, table.count)
         ids = fits or not _known(points, table)
@@ -168,7 +197,7 @@ def _fits(points: Points, count: int) -> bool:
 
 def _known(points: Points, table: LabelTable) -> bool:
     """Return whether all numbers are names or raw ids in a label file."""
-    known = {*(table.texts or ()), *(table.ids or ())}
+    known = {*(table.texts or ()), *(table.ids or ()), *table.aliases}
     return all(str(label) in known for label in points.labels)
 
 
@@ -186,6 +215,7 @@ def _looked_up(points: Points, table: LabelTable, problems: Problems) -> NDArray
         for row, text in enumerate(column):
             if text not in before and first.setdefault(text, row) != row:
                 duplicates.setdefault(text, row)
+    first = table.aliases | first
     ids = np.fromiter((first.get(str(text), -1) for text in points.labels), np.int64, len(points.labels))
     wrong = ids < 0
     if duplicates:

@@ -10,6 +10,7 @@ Roles (S is trn|train, tst|test or val|valid|validation|dev; `.gz` may follow an
     ids       S_raw_ids         one raw id a line
     filter    S_filter, S_filter_labels, filter_labels_S     pairs "point label"
     labels    lbl|label|labels|Y|Z.all     label texts;  label_ids  label_raw_ids;  label_features  Yf|lbl_X_Xf|Z
+    label_alternatives "label<TAB>text", label_broader "label label";  vocabularies  *.ttl, *.rdf … (SKOS)
     label_count, vocabulary (Xf)
 """
 
@@ -43,6 +44,9 @@ _ROLES = [
     ("ids", rf"{_S}_raw_ids{_TEXT}"),
     ("filter", rf"{_S}_filter(?:_labels)?{_TEXT}|filter_labels_(?P<array>{'|'.join(TOKENS)}){_TEXT}"),
     ("label_ids", rf"labels?_raw_ids{_TEXT}"),
+    ("alternatives", rf"label_alternatives{_TEXT}"),
+    ("broader", rf"label_broader{_TEXT}"),
+    ("vocabularies", r".*\.(?:ttl|n3|nt|rdf)|.*skos.*\.xml"),
     ("label_count", rf"label_count{_TEXT}"),
     ("label_features", rf"(?:yf|lbl_x_xf){_TEXT}|z{_ARRAY}"),
     ("vocabulary", rf"xf{_TEXT}"),
