@@ -20,7 +20,8 @@ TURTLE = """
 @prefix : <http://ex.org/> .
 :animals a skos:Concept ; skos:prefLabel "animals"@en , "eläimet"@fi ; skos:notation "590" ; skos:narrower :cats .
 :cats a skos:Concept ; skos:prefLabel "cats"@en , "kissat"@fi ; skos:altLabel "felines"@en , "kisut"@fi , "pets"@en .
-:dogs a skos:Concept ; skos:prefLabel "dogs"@en ; skos:broader :animals ; skos:altLabel "pets"@en ; skos:notation "599" .
+:dogs a skos:Concept ; skos:prefLabel "dogs"@en ; skos:broader :animals ; skos:altLabel "pets"@en .
+:dogs skos:notation "599" .
 :old a skos:Concept ; skos:prefLabel "gone"@en ; owl:deprecated true .
 :scheme a skos:ConceptScheme ; skos:prefLabel "a scheme"@en .
 """

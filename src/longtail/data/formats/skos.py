@@ -1,7 +1,8 @@
 """SKOS VOCABULARY → LABEL TABLE: the concepts of a Turtle, N-Triples, N3 or RDF/XML file (extra `skos`).
 
 A label is a concept: its text is the preferred label in one language, its raw id the address. Alternative labels of
-that language are other texts of it. Points may name it by any of its labels in any language, by its notation or its address.
+that language are other texts of it. Points may name it by any of its labels in any language, by its notation or its
+address.
 """
 
 from __future__ import annotations
