@@ -23,6 +23,7 @@ from longtail import answers
 from longtail.answers import Target, identity, write_answers
 from longtail.data import queries as reading
 from longtail.data.dataset import Labels, from_rows
+from longtail.data.formats import write
 from longtail.data.queries import Queries, open_feed
 from longtail.errors import DataError
 from longtail.pipeline import fit
@@ -156,6 +157,29 @@ def test_a_stopped_run_is_never_mixed_with_another(tmp_path: Path) -> None:
     assert run(path, target, force=True) == ROWS + 1
     with pytest.raises(DataError, match="exists already"):
         run(path, target)
+
+
+def test_what_is_not_ours_is_never_removed(tmp_path: Path) -> None:
+    path, target = table(tmp_path, "csv"), Target.of(tmp_path / "out")
+    target.scratch.mkdir()
+    (target.scratch / "checkpoint.safetensors").touch()  # of a training with the same name
+    with pytest.raises(DataError, match="other things are here"):
+        run(path, target, force=True)
+    assert (target.scratch / "checkpoint.safetensors").exists()
+
+
+def test_a_split_of_a_folder_continues_too(tmp_path: Path) -> None:
+    rows = [f"item {n}" for n in range(50)]
+    write(from_rows({"test": (rows, [[0]] * 50)}, label_texts=["x"]), tmp_path / "d", "arrow")
+    target = Target.of(tmp_path / "out.jsonl")
+    for stop in (stopping(4), answer):
+        try:
+            with open_feed(tmp_path / "d") as feed:
+                count = write_answers(feed, stop, LABELS, target, identity(feed.path), shard=10)
+        except KeyboardInterrupt:
+            assert sum(file.suffix == ".jsonl" for file in target.scratch.iterdir()) == 2
+    assert count == 50
+    assert [json.loads(line)["text"] for line in target.out.read_text().splitlines()] == rows
 
 
 def test_what_came_through_a_pipe_is_not_continued(tmp_path: Path) -> None:

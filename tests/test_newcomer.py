@@ -108,6 +108,10 @@ CASES = {
     ),
     "many languages": Case("a.csv", text_of(table(["text", "labels"], LANGUAGES, tags("|")))),
     "parquet": Case("a.parquet", parquet, told="text: headline, labels: topics"),
+    "json lines with a title": Case(
+        "a.jsonl", text_of("".join(json.dumps({"title": text, "tags": row}) + "\n" for text, row in ROWS)),
+        told="\nlabels: tags\n",
+    ),
     "json lines": Case(
         "a.jsonl", text_of("".join(json.dumps({"name": text, "tags": row}) + "\n" for text, row in ROWS))
     ),

@@ -32,6 +32,7 @@ SHARD = 65_536  # rows of a shard
 KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 ADDED = ("labels", "label_ids", "scores")
 JOB = "job.json"
+SCRATCH = re.compile(r"\.?(part-\d+\.|job\.json).*")
 SHARDS = re.compile(r"part-\d+\.\w+|job\.json")
 Answer = Callable[[Queries], TopK]
 
@@ -74,8 +75,8 @@ class Target:
 def identity(source: Path | None, *files: Path) -> dict[str, Any]:
     """Tell one run from another: the input by size and time, and the files of the model by content."""
     digest = hashlib.sha256(b"".join(file.read_bytes() if file.is_file() else b"-" for file in files)).hexdigest()
-    if source is None or not source.is_file():
-        return {"input": str(source), "model": digest}
+    if source is None:
+        return {"input": None, "model": digest}
     facts = source.stat()
     return {"input": str(source.resolve()), "size": facts.st_size, "time": facts.st_mtime_ns, "model": digest}
 
@@ -109,6 +110,8 @@ def _begin(target: Target, job: dict[str, Any], force: bool) -> dict[str, Any]:
     """Open the folder of shards: of the same job continue, else refuse, or begin anew."""
     file = target.scratch / JOB
     if target.scratch.exists():
+        if any(not SCRATCH.fullmatch(entry.name) for entry in target.scratch.iterdir()):
+            raise DataError("other things are here", file=target.scratch, remedy="choose another --out")
         before = read_json(file, DataError) if file.is_file() else {}
         if not force and before and any(before.get(key) != value for key, value in job.items()):
             raise DataError(

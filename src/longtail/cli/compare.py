@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longtail.cli.console import emit, progress, size, table
-from longtail.cli.options import ChosenSplit, Source, chosen_split, matched_points, reads_data
+from longtail.cli.options import ChosenSplit, Source, matched_points, reads_data
 from longtail.errors import DataError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def compare(
     entries = [Entry(str(run), Model.load(run), _bytes(run)) for run in runs]
     points = None
     if data is not None:
-        points = matched_points(chosen_split(source.load(data), split), entries[0].model)
+        points = matched_points(source.load(data), split, entries[0].model)
         for entry in entries[1:]:
             _same_labels(entries[0], entry)
         entries = [_evaluated(entry, points) for entry in entries]

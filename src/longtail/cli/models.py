@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from longtail.cli.console import emit, progress, say, size, table, with_settings
-from longtail.cli.options import ChosenSplit, From, Source, Text, chosen_split, matched_points, open_rows, reads_data
+from longtail.cli.options import ChosenSplit, From, Source, Text, matched_points, open_rows, reads_data
 from longtail.errors import DataError
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def predict(
                     if step is not None:
                         step(f"{done:,} rows", feed.position(), feed.total)
             return
-        job = identity(None if file == "-" else Path(file), run / "config.json", run / FILE)
+        job = identity(feed.path, run / "config.json", run / FILE)
         job["settings"] = [k, threshold, probabilities, exclude_own, text, from_, split]
         try:
             with progress(f"predicting {file}") as step:
@@ -239,7 +239,7 @@ def evaluate(
         except ValueError as reason:
             raise DataError(f"--propensity {propensity}: {reason}", remedy="give two numbers: 0.55,1.5") from None
     model = Model.load(run)
-    points = matched_points(chosen_split(source.load(data), split), model)
+    points = matched_points(source.load(data), split, model)
     with progress(f"evaluating on {len(points):,} points"):
         result = measure(model, points, bins=bins, propensity=constants)
     if reliability is not None:

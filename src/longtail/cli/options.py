@@ -100,16 +100,12 @@ def reads_data(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def chosen_split(data: Dataset, name: str | None) -> Split:
-    """Return the split that is asked for; by default the test split, or the only one."""
-    return data[name or ("test" if "test" in data.splits or len(data.splits) > 1 else next(iter(data.splits)))]
-
-
-def matched_points(split: Split, model: Model) -> Split:
-    """Match the labels of points with those of a model, and say what it does not know."""
+def matched_points(data: Dataset, split: str | None, model: Model) -> Split:
+    """Match the labels of a split, test or the only one by default, with those of a model; say what is unknown."""
+    from longtail.data.dataset import chosen_split
     from longtail.labels.matching import match_labels
 
-    matched = match_labels(split, model.labels)
+    matched = match_labels(data[split or chosen_split(data.splits)], model.labels)
     if matched.unknown:
         say(matched.describe())
     return matched.split

@@ -282,6 +282,12 @@ class Dataset:
             write_json(folder / "dataset.json", manifest | {"fingerprint": self.fingerprint, "tables": sorted(columns)})
 
 
+def chosen_split(names: Iterable[str]) -> str:
+    """Return the split to answer or to evaluate where none is named: test, or the only one."""
+    first, *others = [*names] or ["test"]
+    return "test" if others else first
+
+
 def open_dataset(path: str | Path) -> Dataset:
     """Open what `Dataset.save` wrote; texts and matrices stay on disk until they are used."""
     folder = Path(path)

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from longtail.data.dataset import open_dataset
+from longtail.data.dataset import chosen_split, open_dataset
 from longtail.data.formats.columns import SAMPLE, Reading, find_columns
 from longtail.data.formats.jsonl import OWN, REPOSITORY, find_keys, parse_objects, row_text
 from longtail.data.formats.lines import clean, decode_lines, read_head, stream_lines
@@ -29,7 +29,6 @@ from longtail.data.formats.survey import find_format, look_at, sniff
 from longtail.data.formats.tables import Table, headed, sheet_rows, table_of
 from longtail.data.problems import Problems
 from longtail.errors import DataError
-from longtail.types import Texts
 
 BLOCK = 4096  # most texts of a block
 Find = Callable[[str | int], int]  # returns the label that a line names, or raises a DataError
@@ -68,6 +67,7 @@ class Feed:
     note: str  # which columns were taken, "" where that is clear
     total: int  # bytes or rows, 0 if unknown
     position: Callable[[], int]  # how many of them have been read
+    path: Path | None = None  # the file, None for a pipe
 
 
 @contextmanager
@@ -87,13 +87,13 @@ def open_feed(
         path, kind = _member(path, reading, format, split)
     kind = kind or _kind(path, reading)
     if kind == "arrow":
-        yield _saved(open_dataset(path)[str(split)].need_texts("predict"))
+        yield replace(_saved(path, split), path=path / "dataset.json")
     elif kind == "parquet":
         with _parquet(path) as file:
-            yield _arrow_feed(file, path, reading, find)
+            yield replace(_arrow_feed(file, path, reading, find), path=path)
     else:
         with path.open("rb") as file:
-            yield read_feed(file, str(path), kind, reading, find, path.stat().st_size)
+            yield replace(read_feed(file, str(path), kind, reading, find, path.stat().st_size), path=path)
 
 
 def _kind(path: Path, reading: Reading) -> str:
@@ -141,13 +141,12 @@ def _member(folder: Path, reading: Reading, format: str | None, split: str | Non
     kind = format or find_format(folder, survey)
     if kind == "arrow":
         return folder, kind
-    places = list(survey.splits("points", "texts"))
-    chosen = split or ("test" if "test" in places else places[0] if len(places) == 1 else "")
     role = "texts" if kind in ("xc", "xmc", "attentionxml") else "points"
-    path = survey.get(role, chosen) if chosen else None
+    places = list(survey.splits(role))
+    path = survey.get(role, split or chosen_split(places))
     if path is None:
-        found = f"no texts of {chosen}" if chosen else f"texts of {', '.join(places) or 'no split'}"
-        raise DataError(found, file=folder, remedy="give one file of it")
+        found = f"no texts of {split or 'test'}; there are those of {', '.join(places) or 'no split'}"
+        raise DataError(found, file=folder, remedy="choose with --split, or give one file of it")
     return path, kind if role == "points" else "text"
 
 
@@ -293,8 +292,10 @@ def _words(column: Any, name: str, path: Path) -> list[str]:
     return [text or "" for text in column.to_pylist()]
 
 
-def _saved(texts: Texts) -> Feed:
+def _saved(folder: Path, split: str | None) -> Feed:
     """Read the texts of a memory-mapped data set."""
+    data = open_dataset(folder)
+    texts = data[split or chosen_split(data.splits)].need_texts("predict")
     done = [0]
 
     def blocks() -> Iterator[Queries]:

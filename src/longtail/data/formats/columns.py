@@ -76,7 +76,7 @@ class Columns:
 
     def describe(self, mark: str | None = None) -> str:
         """Say in one line which columns were taken."""
-        words = ["text: " + " + ".join(self.text)]
+        words = ["text: " + " + ".join(self.text)] if self.text else []
         if self.labels is not None:
             words.append(f"labels: {self.labels}")
             shown = {"\t": "tabs", "\n": "line ends", " ": "blanks"}

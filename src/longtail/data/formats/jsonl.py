@@ -126,9 +126,7 @@ def _points(path: Path, problems: Problems, spelling: Spelling, reading: Reading
     place = Place(path, columns.lines)
     cells = split_labels(columns.labels, reading.sep, place, problems)
     if found.text or found.labels != spelling.labels or cells.mark is not None:
-        problems.note(
-            found.describe(cells.mark) if found.text else f"labels: {found.labels}, separated by {cells.mark}"
-        )
+        problems.note(found.describe(cells.mark))
     given = columns.weights if any(weights is not None for weights in columns.weights) else None
     weights = split_weights(given, cells.rows, place, problems)
     counts, flat = [len(labels) for labels in cells.rows], [label for labels in cells.rows for label in labels]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -82,7 +82,7 @@ def _read(survey: Survey, suffix: str, opened: Callable[[Path, Reading | None], 
     if path is None or path.name.lower().removesuffix(".gz").endswith(".txt"):
         return Raw(points, read_label_lines(survey, problems))
     table = opened(path, None)
-    columns, lines = _by_name(table)
+    columns, lines = _by_name(table, {*table.names})
     lower = {name.lower(): cells for name, cells in reversed(columns.items())}
     texts = next((lower[name] for name in ("text", "title", "name") if name in lower), None)
     ids = lower.get("id", lower.get("uid"))
@@ -96,7 +96,7 @@ def _points(table: Table, reading: Reading, problems: Problems) -> Points:
     if not table.sample:
         raise problems.fatal("no points", "no points in this file", file=table.path, remedy="write one point a row")
     found = find_columns(table.names, table.sample, reading, table.path)
-    columns, lines = _by_name(table)
+    columns, lines = _by_name(table, {*found.text, found.labels, found.weights, found.id})
     place = Place(table.path, lines)
     texts = [clean(" ".join(parts)) for parts in zip(*(columns[name] for name in found.text), strict=True)]
     cells = split_labels(list(columns[str(found.labels)]), reading.sep, place, problems)
@@ -207,16 +207,15 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def _by_name(table: Table) -> tuple[dict[str, list[str]], list[int]]:
-    """Read a table to its end, into columns by name, with the line of every row."""
+def _by_name(table: Table, wanted: Set[str | None]) -> tuple[dict[str, list[str]], list[int]]:
+    """Read a table to its end, into the wanted columns by name, with the line of every row."""
     numbers: list[int] = []
-    cells: list[list[str]] = []
+    places = {name: table.names.index(name) for name in table.names if name in wanted}
+    columns: dict[str, list[str]] = {name: [] for name in places}
     for number, row in table.rows:
         numbers.append(number)
-        cells.append(row)
-    columns: dict[str, list[str]] = {}
-    for place, name in enumerate(table.names):
-        columns.setdefault(name, [row[place] for row in cells])
+        for name, place in places.items():
+            columns[name].append(row[place])
     return columns, numbers
 
 
