@@ -13,6 +13,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -78,7 +79,7 @@ def table(folder: Path, kind: str) -> Path:
 
 def run(path: Path, target: Target, answering: Callable[[Queries], TopK] = answer, **more: Any) -> int:
     with open_feed(path) as feed:
-        return write_answers(feed, answering, LABELS, target, identity(path), shard=10, **more)
+        return write_answers(feed, answering, LABELS, target, identity(path), **{"shard": 10} | more)
 
 
 def read(path: Path) -> Iterator[tuple[str, list[str]]]:
@@ -144,6 +145,20 @@ def test_a_folder_of_shards(tmp_path: Path) -> None:
     (target.out / "mine.txt").touch()
     with pytest.raises(DataError, match="other things"):
         run(path, target, force=True)
+
+
+@pytest.mark.parametrize("shard", [10, 30])  # 100 rows: ten whole shards, or the last one is short
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_kill_between_the_last_shard_and_the_file(tmp_path: Path, shard: int, counted: bool) -> None:
+    path, target = table(tmp_path, "jsonl"), Target.of(tmp_path / "out.csv")
+    with patch.object(answers, "_finish", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        run(path, target, shard=shard)
+    job = json.loads((target.scratch / "job.json").read_text())
+    assert job["rows"] == ROWS and job["columns"] == ["title", "labels", "price"]
+    if not counted:
+        (target.scratch / "job.json").write_text(json.dumps({key: job[key] for key in job if key != "rows"}))
+    assert run(path, target, stopping(0), shard=shard) == ROWS  # nothing is asked again
+    assert list(read(target.out)) == expected()
 
 
 def test_a_stopped_run_is_never_mixed_with_another(tmp_path: Path) -> None:

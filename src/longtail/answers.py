@@ -93,14 +93,15 @@ def write_answers(
         done = 0
         while target.shard(done).is_file():
             done += 1
-        rows = done * shard
-        for number, queries in _shards(_after(feed.blocks, rows), shard, done):
+        seen = [0]  # rows of the input, answered before or now
+        for number, queries in _shards(_after(feed.blocks, done * shard, seen), shard, done):
             with whole_file(target.shard(number)) as partial:
-                rows += _write_shard(partial, queries, answer, labels, target, state, _told(feed, rows, progress))
-            write_json(target.scratch / JOB, job | state)
+                told = _told(feed, number * shard, progress)
+                _write_shard(partial, queries, answer, labels, target, state, told)
+                write_json(target.scratch / JOB, job | state)  # the columns are known before the shard is there
         if not target.shard(0).is_file():
             raise DataError("no texts in the input", remedy="give at least one row")
-        state["rows"] = rows
+        state["rows"] = seen[0]
         write_json(target.scratch / JOB, job | state)
     _finish(target, force)
     return int(state["rows"])
@@ -137,9 +138,10 @@ def _told(feed: Feed, before: int, progress: Progress | None) -> Callable[[int],
     return told
 
 
-def _after(blocks: Iterator[Queries], rows: int) -> Iterator[Queries]:
-    """Leave out rows that have been answered."""
+def _after(blocks: Iterator[Queries], rows: int, seen: list[int]) -> Iterator[Queries]:
+    """Leave out rows that have been answered; count all."""
     for block in blocks:
+        seen[0] += len(block)
         if rows < len(block):
             yield block if rows == 0 else block.part(rows, len(block))
             rows = 0
@@ -168,8 +170,8 @@ def _shards(blocks: Iterator[Queries], size: int, first: int) -> Iterator[tuple[
 def _write_shard(
     path: Path, blocks: Iterator[Queries], answer: Answer, labels: Labels, target: Target, state: dict[str, Any],
     told: Callable[[int], None],
-) -> int:  # fmt: skip
-    """Write one shard; return its rows."""
+) -> None:  # fmt: skip
+    """Write one shard."""
     count = 0
     tables: list[pa.Table] = []
     with path.open("w", encoding="utf-8", newline="") as file:
@@ -190,7 +192,6 @@ def _write_shard(
             told(count)
     if target.kind == "parquet":
         pq.write_table(pa.concat_tables(tables), path, compression="zstd", write_page_checksum=True)
-    return count
 
 
 def json_lines(queries: Queries, top: TopK, labels: Labels) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -15,8 +16,8 @@ from longtail.cli.options import ChosenSplit, From, Source, Text, matched_points
 from longtail.errors import DataError
 
 if TYPE_CHECKING:
-    from longtail.data.dataset import Split
-    from longtail.data.queries import Queries
+    from longtail.data.dataset import Labels, Split
+    from longtail.data.queries import Feed, Queries
     from longtail.metrics import Evaluation
     from longtail.model import Model
     from longtail.recipe import Recipe
@@ -110,16 +111,21 @@ def train(
     if heldout is not None:
         figures = ", ".join(f"{name} {model.metrics[name]:.2f}" for name in ("P@1", "P@3", "P@5", "R@5", "PSP@5"))
         say(f"trained on {len(points):,} points, evaluated on {len(heldout):,} held out: {figures} (%)")
+    _keep_logs(scratch, out)
+    shutil.rmtree(scratch, ignore_errors=True)
+    say(f"wrote {out}")
+    if model.vectors is not None and len(model.labels) > MANY:
+        say(f"`longtail index {out}` makes single predictions quick")
+
+
+def _keep_logs(scratch: Path, out: Path) -> None:
+    """Copy the curves of a training to the model."""
     if (scratch / "log.csv").exists():
         shutil.copy(scratch / "log.csv", out / "log.csv")
     if (scratch / "tensorboard").exists():
         board = out.with_name(out.name + ".tensorboard")
         shutil.copytree(scratch / "tensorboard", board, dirs_exist_ok=True)
         say(f"wrote {board}; see it with: tensorboard --logdir {board}")
-    shutil.rmtree(scratch, ignore_errors=True)
-    say(f"wrote {out}")
-    if model.vectors is not None and len(model.labels) > MANY:
-        say(f"`longtail index {out}` makes single predictions quick")
 
 
 def predict(
@@ -158,7 +164,7 @@ def predict(
 
     The same command continues a run with --out that was stopped.
     """
-    from longtail.answers import Target, identity, json_lines, write_answers
+    from longtail.answers import Target, identity, write_answers
     from longtail.index import Index
     from longtail.labels.journal import FILE
     from longtail.labels.lookup import label_finder
@@ -177,15 +183,7 @@ def predict(
         if feed.note:
             say(feed.note)
         if target is None:
-            shown = nullcontext() if file == "-" or sys.stdout.isatty() else progress(f"predicting {file}")
-            done = 0
-            with shown as step:
-                for queries in feed.blocks:
-                    sys.stdout.writelines(json_lines(queries, answer(queries), index.labels))
-                    sys.stdout.flush()
-                    done += len(queries)
-                    if step is not None:
-                        step(f"{done:,} rows", feed.position(), feed.total)
+            _print_answers(feed, answer, index.labels)
             return
         job = identity(feed.path, run / "config.json", run / FILE)
         job["settings"] = [k, threshold, probabilities, exclude_own, text, from_, split]
@@ -196,6 +194,21 @@ def predict(
             say(f"stopped; the same command continues from {target.scratch}")
             raise typer.Exit(130) from None
     say(f"wrote {target.out}: {rows:,} rows")
+
+
+def _print_answers(feed: Feed, answer: Callable[[Queries], TopK], labels: Labels) -> None:
+    """Print a JSON line for each row; progress of a file is shown where the lines do not go to a terminal."""
+    from longtail.answers import json_lines
+
+    quiet = feed.path is None or sys.stdout.isatty()
+    done = 0
+    with nullcontext() if quiet else progress(f"predicting {feed.path}") as step:
+        for queries in feed.blocks:
+            sys.stdout.writelines(json_lines(queries, answer(queries), labels))
+            sys.stdout.flush()
+            done += len(queries)
+            if step is not None:
+                step(f"{done:,} rows", feed.position(), feed.total)
 
 
 def _own_labels(queries: Queries, labels: int) -> LabelMatrix | None:
