@@ -118,51 +118,6 @@ def test_an_ambiguous_label_text_matters_only_when_used(tmp_path: Path) -> None:
         load(folder(tmp_path / "y", trn__jsonl='{"text": "t", "labels": ["a"]}', lbl__jsonl=labels))
 
 
-def test_numbers_without_a_label_file_are_names(tmp_path: Path) -> None:
-    folder(tmp_path, trn__jsonl='{"text": "a", "labels": [1]}', dev__jsonl='{"text": "b", "labels": [4, 4]}')
-    data = load(tmp_path)
-    assert texts(data.labels.texts) == ["1", "4"] and rows(data, "validation") == [[1]]
-    data = load(tmp_path, labels_are="ids")
-    assert len(data.labels) == 5 and data.labels.texts is None and rows(data, "validation") == [[4]]
-
-
-NUMBERS = {"years": "2020|2021|5", "ean": "4006381333931|4006381333948", "many": "123456789012345678901"}
-
-
-@pytest.mark.parametrize("cell", NUMBERS.values(), ids=NUMBERS)
-def test_numeric_tags_are_names_in_every_table(tmp_path: Path, cell: str) -> None:
-    names = sorted(cell.split("|"))
-    (tmp_path / "a.csv").write_text(f"text,labels\na,{cell}\n")
-    (tmp_path / "a.jsonl").write_text(f'{{"text": "a", "labels": [{cell.replace("|", ",")}]}}\n')
-    tags = pa.array([[int(name) for name in names]]) if len(names) > 1 else pa.array([names])
-    pq.write_table(pa.table({"text": ["a"], "labels": tags}), tmp_path / "a.parquet")
-    (tmp_path / "a.txt").write_text(" ".join(f"__label__{name}" for name in names) + " a\n")
-    for path in sorted(tmp_path.iterdir()):
-        assert texts(load(path).labels.texts) == names, path
-
-
-def test_numbers_are_ids_where_they_are_positions_of_a_label_file(tmp_path: Path) -> None:
-    files = {"trn__csv": "text,labels\na,0|2\n", "lbl__csv": "id,text\n7,red\n8,blue\n9,green\n"}
-    assert rows(load(folder(tmp_path / "a", **files))) == [[0, 2]]
-    files["trn__csv"] = "text,labels\na,7|9\n"
-    assert rows(load(folder(tmp_path / "b", **files))) == [[0, 2]]  # raw ids, as they are no positions
-    with pytest.raises(DataError, match="label 7 of 3 labels"):
-        load(tmp_path / "b", labels_are="ids")
-    files["lbl__csv"] = "id,text\n1,red\n0,blue\n"
-    folder(tmp_path / "c", **files | {"trn__csv": "text,labels\na,1\n"})
-    assert rows(load(tmp_path / "c")) == [[1]] and rows(load(tmp_path / "c", labels_are="names")) == [[0]]
-    with pytest.raises(DataError, match="'x' is no id"):
-        load(folder(tmp_path / "d", trn__csv="text,labels\na,x\n"), labels_are="ids")
-
-
-def test_splits_may_have_ids_and_names(tmp_path: Path) -> None:
-    trn, tst = '{"text": "a", "labels": [1]}', '{"text": "b", "labels": ["x", "U2"]}'
-    lbl = '{"text": "x", "id": "U1"}\n{"text": "y", "id": "U2"}\n'
-    data = load(folder(tmp_path / "a", trn__jsonl=trn, tst__jsonl=tst, lbl__jsonl=lbl))
-    assert rows(data) == [[1]] and rows(data, "test") == [[0, 1]]
-    assert texts(load(folder(tmp_path / "b", trn__jsonl=trn, tst__jsonl=tst)).labels.texts) == ["1", "U2", "x"]
-
-
 def test_digits_as_json_strings_are_texts(tmp_path: Path) -> None:
     data = load(folder(tmp_path, trn__jsonl='{"text": "a", "labels": ["9", "10"]}'))
     assert texts(data.labels.texts) == ["10", "9"]
@@ -250,6 +205,10 @@ def test_parquet_variants(tmp_path: Path) -> None:
     data = load(tmp_path)
     assert texts(data.train.ids) == ["1", "2"] and texts(data.labels.texts) == ["x", "y"]
     assert data.train.targets.toarray().tolist() == [[0.5, 1], [0, 0]]
+    pq.write_table(pa.table({"name": ["a", "b"], "tags": ["x;y", None]}), tmp_path / "train.parquet")
+    assert rows(load(tmp_path)) == [[0, 1], []]
+    pq.write_table(pa.table({"name": ["a", "b"], "tags": [7, 5]}), tmp_path / "train.parquet")
+    assert texts(load(tmp_path).labels.texts) == ["5", "7"]
 
 
 def test_xmc_with_npz_targets_and_an_empty_filter(tmp_path: Path) -> None:

@@ -20,13 +20,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from longtail.data.dataset import chosen_split, open_dataset
-from longtail.data.formats.columns import SAMPLE, Reading, find_columns
+from longtail.data.formats.columns import SAMPLE, Reading
 from longtail.data.formats.jsonl import OWN, REPOSITORY, find_keys, parse_objects, row_text
 from longtail.data.formats.lines import clean, decode_lines, read_head, stream_lines
 from longtail.data.formats.parquet import UNREADABLE, damaged, find_arrow_columns
 from longtail.data.formats.plain import PREFIX
 from longtail.data.formats.survey import find_format, look_at, sniff
-from longtail.data.formats.tables import Table, headed, sheet_rows, table_of
+from longtail.data.formats.tables import Table, headed, sheet_rows, table_columns, table_of
 from longtail.data.problems import Problems
 from longtail.errors import DataError
 
@@ -183,7 +183,7 @@ def _table_rows(table: Table, reading: Reading) -> tuple[Iterator[Row], str]:
     """Read the rows of a table."""
     if not table.names:
         return iter(()), ""
-    found = find_columns(table.names, table.sample, reading, table.path, labelled=False)
+    found = table_columns(table, reading, labelled=False)
     places = [table.names.index(name) for name in found.text]
     own = None if found.id is None else table.names.index(found.id)
 

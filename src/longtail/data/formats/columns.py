@@ -14,6 +14,7 @@ from typing import Any
 from longtail.errors import DataError, nearest
 
 SAMPLE = 200  # rows that are looked at to find columns
+SWITCHES = {"0", "1", "true", "false", "yes", "no"}  # a column of these is a flag, unless its name says labels
 LABELS_ARE = ("names", "ids")
 TEXTS = (
     "text", "title", "sentence", "query", "question", "headline", "utterance", "phrase", "document", "abstract", "body",
@@ -73,6 +74,7 @@ class Columns:
     weights: str | None = None
     id: str | None = None
     headed: bool = True  # columns have names; else they are numbered from 1
+    guessed: bool = False  # the first row was taken for a header, though it names nothing that is known
 
     def describe(self, mark: str | None = None) -> str:
         """Say in one line which columns were taken."""
@@ -81,7 +83,8 @@ class Columns:
             words.append(f"labels: {self.labels}")
             shown = {"\t": "tabs", "\n": "line ends", " ": "blanks"}
             words += [] if mark is None else [f"separated by {shown.get(mark, mark)}"]
-        return ", ".join(words) + ("" if self.headed else " (numbers of columns: there is no header row)")
+        doubt = "" if self.headed else " (numbers of columns: there is no header row)"
+        return ", ".join(words) + (" (the first row was taken for a header)" if self.guessed else doubt)
 
 
 def find_columns(
@@ -91,6 +94,7 @@ def find_columns(
     headed = not all(name == str(place) for place, name in enumerate(names, 1))
     known = {name.strip().lower(): name for name in reversed(names)}
     labels = _asked(reading.labels, names, file, "labels") if reading.labels else _first(LABELS, known)
+    labels = labels or _with_word(LABELS, known)
     text = tuple(_asked(name, names, file, "text") for name in reading.text)
     if not text and reading.usual and {*reading.usual} <= {*names}:
         text = reading.usual
@@ -99,7 +103,8 @@ def find_columns(
     rest = {name: place for place, name in enumerate(names)}
     spare = {known.get(name) for name in (*IDS, *WEIGHTS)} | {labels}
     if not text:
-        likely = _first(TEXTS, {key: name for key, name in known.items() if name != labels})
+        others = {key: name for key, name in known.items() if name != labels}
+        likely = _first(TEXTS, others) or _with_word(("text", "title"), others)
         text = (likely or _wordy(rest, rows, {labels, *(known.get(name) for name in WEIGHTS)}, file),)
     if labelled and labels is None:
         labels = _tagged(rest, rows, {*spare, *text}, file)
@@ -126,8 +131,12 @@ def is_header(rows: Sequence[Sequence[str]], reading: Reading) -> bool:
     columns = [[row[place].strip() for row in rows[1:] if place < len(row)] for place in range(len(first))]
     if any(cell and cell in column for cell, column in zip(first, columns, strict=True)):
         return False  # a value among others
-    named = len(lower) == len(first) and all(_NAME.fullmatch(cell) and len(cell.split()) <= 3 for cell in first)
-    return bool(lower & {*TEXTS, *LABELS}) or (named and any(map(_heads, first, columns)))
+    names = [cell for cell in first if cell]
+    named = bool(names) and len({*names}) == len(names) and all(map(_NAME.fullmatch, names))
+    words = {word for name in lower for word in re.split(r"[\W_]+", name)}
+    if not named or max(len(name.split()) for name in names) > 3:
+        return bool(lower & {*TEXTS, *LABELS})
+    return bool(words & {*TEXTS, *LABELS}) or any(map(_heads, first, columns))
 
 
 def _heads(name: str, column: list[str]) -> bool:
@@ -140,6 +149,12 @@ def _heads(name: str, column: list[str]) -> bool:
 def _first(wanted: Sequence[str], known: dict[str, str]) -> str | None:
     """Return the first wanted column that is there."""
     return next((known[name] for name in wanted if name in known), None)
+
+
+def _with_word(words: Sequence[str], known: dict[str, str]) -> str | None:
+    """Return the only column that has one of these words in its name: "Book title"."""
+    found = [name for key, name in known.items() if {*re.split(r"[\W_]+", key)} & {*words}]
+    return found[0] if len(found) == 1 else None
 
 
 def _asked(wanted: str, names: Sequence[str], file: str | Path, purpose: str) -> str:
@@ -180,7 +195,7 @@ def _tagged(places: dict[str, int], rows: Sequence[Sequence[Any]], spare: set[st
         if name in spare or not cells or any(isinstance(cell, float | dict) for cell in cells):
             continue
         words = [cell for cell in cells if isinstance(cell, str)]
-        if all(_PLAIN.fullmatch(cell) for cell in words) and words:
+        if (words and all(map(_PLAIN.fullmatch, words))) or {str(cell).lower() for cell in cells} <= SWITCHES:
             continue
         others.append(name)
         if (len(words) < len(cells) and any(isinstance(cell, list) for cell in cells)) or any(

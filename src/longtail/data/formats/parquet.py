@@ -120,7 +120,6 @@ def _points(path: Path, reading: Reading, problems: Problems) -> Points:
     texts = parts[0] if len(parts) == 1 else [" ".join(some).strip() for some in zip(*parts, strict=True)]
     column, name = _decoded(columns[str(found.labels)]), str(found.labels)
     if _is_text(column.type) or pa.types.is_integer(column.type):
-        _no_nulls(column, name, place, problems)
         cells = split_labels(column.to_pylist(), reading.sep, place, problems)
         counts, labels, _ = typed(
             place, [len(row) for row in cells.rows], [label for row in cells.rows for label in row], None, problems

@@ -56,9 +56,10 @@ _ROLES = [
 _PATTERNS = [(role, re.compile(pattern)) for role, pattern in _ROLES]
 
 RECOGNISED = (
-    "longtail recognises a folder with files for trn|train, tst|test, val|dev (jsonl, csv, tsv, parquet, fastText, "
-    "pecos, one-file sparse), or trn_X_Y.txt with trn_X.txt or trn_X_Xf.txt, or train_texts.txt with train_labels.txt, "
-    "or one file of these; where the content does not tell the format, name it with --from (format= in Python)"
+    "longtail recognises a table (csv, tsv, xlsx, parquet, jsonl), a folder with files for trn|train, tst|test, "
+    "val|dev (tables, fastText, pecos, one-file sparse), or trn_X_Y.txt with trn_X.txt or trn_X_Xf.txt, or "
+    "train_texts.txt with train_labels.txt, or one file of these; "
+    "where the content does not tell the format, name it with --from (format= in Python)"
 )
 ONE_FORMAT = (
     "keep one format in a folder; where every split has files of several, name the one to read with --from "
@@ -204,7 +205,7 @@ def sniff(head: bytes, name: str = "") -> str:
 
 
 def find_separator(lines: Sequence[str], usual: str) -> str:
-    """Return which of , ; and tab separates the cells: the one that gives most known columns, else even rows.
+    """Return which of , ; tab and | separates the cells: the one that gives most known columns, else even rows.
 
     >>> find_separator(["text;labels"], ","), find_separator(["text,labels"], ","), find_separator(["text"], ",")
     (';', ',', ',')
@@ -213,7 +214,7 @@ def find_separator(lines: Sequence[str], usual: str) -> str:
     """
     marks = usual + ",;\t"  # of equals max takes the first
     header = lines[0].encode("utf-8", "replace") if lines else b""
-    best = max(marks, key=lambda mark: len(_cells(header, mark) & COLUMNS))
+    best = max(marks + "|", key=lambda mark: len(_cells(header, mark) & COLUMNS))
     if _cells(header, best) & COLUMNS:
         return best
     return max(marks, key=lambda mark: _even_width(lines, mark))

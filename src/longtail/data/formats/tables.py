@@ -7,21 +7,22 @@ is what (`columns`); `cells` cuts labels. Written with | and ids. Of a workbook 
 from __future__ import annotations
 
 import csv
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import IO, Any
 
 from longtail.data.dataset import Dataset, Split
 from longtail.data.formats.cells import split_labels, split_weights
-from longtail.data.formats.columns import SAMPLE, Reading, find_columns, is_header
+from longtail.data.formats.columns import SAMPLE, Columns, Reading, find_columns, is_header
 from longtail.data.formats.lines import clean, decoded, read_bytes
 from longtail.data.formats.rows import LabelTable, Place, Points, Raw
 from longtail.data.formats.sidecars import read_label_lines, write_sidecars
-from longtail.data.formats.survey import SHORT, Survey, find_separator
+from longtail.data.formats.survey import COLUMNS, SHORT, Survey, find_separator
 from longtail.data.formats.values import short, shortest, typed
 from longtail.data.problems import Problems
 from longtail.errors import MissingExtra
@@ -95,7 +96,7 @@ def _points(table: Table, reading: Reading, problems: Problems) -> Points:
         raise problems.fatal("no points", "an empty file", file=table.path, remedy="write one point a row")
     if not table.sample:
         raise problems.fatal("no points", "no points in this file", file=table.path, remedy="write one point a row")
-    found = find_columns(table.names, table.sample, reading, table.path)
+    found = table_columns(table, reading)
     columns, lines = _by_name(table, {*found.text, found.labels, found.weights, found.id})
     place = Place(table.path, lines)
     texts = [clean(" ".join(parts)) for parts in zip(*(columns[name] for name in found.text), strict=True)]
@@ -108,6 +109,14 @@ def _points(table: Table, reading: Reading, problems: Problems) -> Points:
     sizes, labels, values = typed(place, counts, flat, weights, problems)
     ids = None if found.id is None else _cleaned(columns[found.id])
     return Points(place, sizes, labels, values, texts, place, ids, digits_are_ids=not cells.listed, columns=found.text)
+
+
+def table_columns(table: Table, reading: Reading, *, labelled: bool = True) -> Columns:
+    """Find the columns of a table, and note where its header is a guess."""
+    found = find_columns(table.names, table.sample, reading, table.path, labelled=labelled)
+    asked = reading.text or reading.labels or {*reading.usual} & {*table.names}
+    words = {word for name in table.names for word in (name.lower(), *re.split(r"[\W_]+", name.lower()))}
+    return replace(found, guessed=found.headed and not asked and not words & COLUMNS)
 
 
 def _opened(path: Path, usual: str, reading: Reading | None, problems: Problems) -> Table:
