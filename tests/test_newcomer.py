@@ -49,6 +49,7 @@ def excel(path: Path) -> None:
     for number, (text, labels) in enumerate(ROWS):
         book.active.append([4006381333931 + number, text, "; ".join(labels)])
     book.active.append([None, None, None])
+    book.create_sheet("Notes").append(["nothing"])
     book.save(path)
 
 
@@ -86,7 +87,7 @@ CASES = {
     "semicolons between cells": Case("export.csv", text_of(table(["Titel", "Tags"], TITLES, tags(","), delimiter=";"))),
     "tabs": Case("my data.tsv", text_of(table(["query", "label"], TITLES, FIRST, delimiter="\t"))),
     "another name": Case("export.dat", text_of(table(["id", "title", "tags"], list(range(6)), TITLES, tags("|")))),
-    "excel": Case("Products.xlsx", excel, told="text: Product name, labels: Categories, separated by ;"),
+    "excel": Case("Products.xlsx", excel, told="text: Product name, labels: Categories, separated by ;\n"),
     "byte order mark": Case("a.csv", text_of(table(["title", "tags"], TITLES, tags("|")), "utf-8-sig")),
     "utf-16": Case("a.csv", text_of(table(["title", "tags"], TITLES, tags("|")), "utf-16")),
     "quotes and lines in cells": Case(

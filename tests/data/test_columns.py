@@ -66,6 +66,8 @@ def test_numbers_are_ids_where_they_are_positions_of_a_label_file(tmp_path: Path
     files["lbl__csv"] = "id,text\n1,red\n0,blue\n"
     folder(tmp_path / "c", **files | {"trn__csv": "text,labels\na,1\n"})
     assert rows(load(tmp_path / "c")) == [[1]] and rows(load(tmp_path / "c", labels_are="names")) == [[0]]
+    digits = folder(tmp_path / "e", trn__jsonl='{"text": "a", "labels": ["2", "0"]}')
+    assert texts(load(digits).labels.texts) == ["0", "2"] and len(load(digits, labels_are="ids").labels) == 3
     with pytest.raises(DataError, match="'x' is no id"):
         load(folder(tmp_path / "d", trn__csv="text,labels\na,x\n"), labels_are="ids")
 
@@ -117,5 +119,5 @@ def test_a_column_of_switches_is_not_taken_for_labels(tmp_path: Path) -> None:
 def test_a_guessed_header_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("zebra,Zoo\nred cat,Cats\nold cat,Cats\n")
     assert check(tmp_path / "a.csv").notes[0] == "text: zebra, labels: Zoo (the first row was taken for a header)"
-    (tmp_path / "a.csv").write_text("sku,phrase\n1,red cat\n1,old cat\n")
+    (tmp_path / "a.csv").write_text("sku,phrase\n7,red cat\n7,old cat\n")
     assert check(tmp_path / "a.csv").notes[0] == "text: phrase, labels: sku"

@@ -158,7 +158,8 @@ def _number_labels(raw: Raw, labels_are: str | None, problems: Problems) -> list
 
 def _take_ids(raw: Raw, points: Points, labels_are: str | None, problems: Problems) -> bool:
     """Decide whether the labels of a file are ids, say why, and read them as ids if so."""
-    numbers = not isinstance(points.labels, list) or (points.digits_are_ids and _are_numbers(points.labels))
+    digits = points.digits_are_ids or labels_are == "ids"
+    numbers = not isinstance(points.labels, list) or (digits and _are_numbers(points.labels))
     table = raw.table
     sized = raw.label_features is not None or any(other.width is not None for other in raw.points.values())
     if labels_are is not None:

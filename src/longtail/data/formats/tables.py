@@ -192,7 +192,11 @@ def sheet_rows(file: IO[bytes], path: Path, problems: Problems) -> Iterator[Row]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of styles and extensions that it does not know
             book = openpyxl.load_workbook(file, read_only=True, data_only=True)
-            rows = book.worksheets[0].iter_rows(values_only=True)
+            sheet = book.worksheets[0]
+            if len(book.worksheets) > 1:
+                problems.note(f"sheet: {sheet.title}, the first of {len(book.worksheets)}")
+            sheet.reset_dimensions()  # which some programs write wrong
+            rows = sheet.iter_rows(values_only=True)
             width = 0
             for number, row in enumerate(rows, 1):
                 cells = [_shown(value) for value in row]
