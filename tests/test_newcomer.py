@@ -213,7 +213,8 @@ def test_holdout_trains_evaluates_and_says_so(tmp_path: Path) -> None:
     done = run("train", "knn", "--data", tmp_path / "a.csv", "--out", tmp_path / "run", "--holdout", 0.25)
     assert "trained on 18 points, evaluated on 6 held out: P@1 " in done.stderr
     kept = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert kept["points"] == 18 and json.loads((tmp_path / "run" / "metrics.json").read_text())["points"] == 6
+    (figures,) = json.loads((tmp_path / "run" / "metrics.json").read_text())["evaluations"]
+    assert kept["points"] == 18 and (figures["points"], figures["split"]) == (6, "validation")
     refused = run("train", "knn", "--data", tmp_path / "a.csv", "--out", tmp_path / "x", "--holdout", 1)
     assert refused.returncode == 2 and not (tmp_path / "x").exists()
 
