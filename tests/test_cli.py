@@ -115,6 +115,47 @@ def test_a_text_that_is_a_label_is_not_predicted_itself(folder):
     assert "q.jsonl:5: there is no label 'B9'" in done.stderr
 
 
+def test_tables_on_standard_input_and_files_of_answers(folder):
+    assert run("train", "knn", "--data", folder / "d", "--out", folder / "tables").returncode == 0
+    table = "sku,title,tags\n7,red cat,SECRET\n8,the dog,SECRET\n"
+    lines = [json.loads(line) for line in run("predict", folder / "tables", "-k", 1, stdin=table).stdout.splitlines()]
+    assert [line["title"] for line in lines] == ["red cat", "the dog"]
+    assert [line["labels"][0]["text"] for line in lines] == ["cat", "dog"]
+    done = run("predict", folder / "tables", "-", "-k", 1, "--text", "name", stdin='{"name": "my fox", "n": [1]}\n')
+    assert json.loads(done.stdout)["labels"][0]["text"] == "fox"
+    refused = run("predict", folder / "tables", "-", stdin="PAR1")
+    assert refused.returncode == 3 and "give the path of the file" in refused.stderr
+    (folder / "q.csv").write_text(table)
+    done = run("predict", folder / "tables", folder / "q.csv", "-k", 1, "--out", folder / "a.csv")
+    assert done.returncode == 0 and done.stdout == "" and "2 rows" in done.stderr and "text: title" in done.stderr
+    assert (folder / "a.csv").read_text().splitlines()[1] == "1,7,red cat,SECRET,cat,0,1"
+    for flags, code in (([], 3), (["--force"], 0), (["--format", "parquet"], 3)):
+        line = ("predict", folder / "tables", folder / "q.csv", "--out", folder / "a.csv", *flags)
+        assert run(*line).returncode == code
+    assert run("predict", folder / "tables", folder / "d", "--out", folder / "shards").returncode == 0
+    assert [file.name for file in (folder / "shards").iterdir()] == ["part-00000.jsonl"]
+    assert run("predict", folder / "tables", folder / "none.csv").returncode == 3
+
+
+def test_labels_are_added_from_a_table(folder):
+    assert run("train", "knn", "--data", folder / "d", "--out", folder / "added").returncode == 0
+    (folder / "new.csv").write_text("name;note\ngrey wolf;a b c d\nbrown bear;e f\n")
+    done = run("labels", "add", folder / "added", folder / "new.csv", "--text", "name")
+    assert [json.loads(line)["text"] for line in done.stdout.splitlines()] == ["grey wolf", "brown bear"]
+
+
+def test_progress_is_told_in_lines_without_a_terminal(capsys, monkeypatch):
+    from longtail.cli import console
+
+    clock = iter([0.0, 3.0, 11.0, 11.0, 15.0])
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
+    plain = console.Console(stderr=True, force_terminal=False, width=80)
+    with patch.object(console, "stderr", plain), console.progress("reading") as step:
+        for done in (1, 50, 60):
+            step(f"{done} rows", done, 100)
+    assert capsys.readouterr().err == "reading\nreading: 50 rows (50%)\n"
+
+
 def test_models_side_by_side(folder):
     data = folder / "d"
     for name, setting in (("one", "lexical.share=1"), ("two", "lexical.share=0")):
@@ -131,6 +172,14 @@ def test_models_side_by_side(folder):
     assert "test, 1 point" in shown
     assert "95 %" in shown
     assert "kept with the models" in run("compare", folder / "one").stdout
+    (folder / "later.csv").write_text("title,tags\nmy fox,fox\nan owl,owl\n")
+    done = run("compare", folder / "one", folder / "two", "--data", folder / "later.csv", "--json")
+    assert [entry["P@1"] for entry in json.loads(done.stdout)["models"]] == [50, 50]
+    assert "1 label of the data unknown to the model" in done.stderr
+    (folder / "other.csv").write_text("title,tags\nmy fox,fox\nan owl,owl\n")
+    assert run("train", "knn", "--data", folder / "other.csv", "--out", folder / "three").returncode == 0
+    done = run("compare", folder / "one", folder / "three", "--data", folder / "later.csv")
+    assert done.returncode == 3 and "are not those of" in done.stderr
     assert run("compare", folder / "none").returncode == 3
 
 
@@ -399,3 +448,29 @@ def test_decisions_leave_out_what_held_out_points_say_is_too_low(folder):
     assert [label["text"] for label in sure] == ["label3"] and len(every) > 1
     for wrong in (("--decide", "bin"), ("--decide", "bins", "--threshold", "0.5")):
         assert run("predict", folder / "decided", "-", *wrong, stdin="word3").returncode == 3
+
+
+def test_a_table_from_training_to_a_report(folder, monkeypatch):
+    table, out, answers = folder / "shop.csv", folder / "shop", folder / "answers.jsonl"
+    rows = [
+        f"{colour} {animal},x{n},{animal}"
+        for n, colour in enumerate(("red", "old", "wild"))
+        for animal in ("cat", "dog")
+    ]
+    table.write_text("\n".join(["headline,note,topic", *rows]) + "\n")
+    columns = ("--text", "headline,note", "--labels", "topic")
+    done = run("train", "knn", "--data", table, "--out", out, "--holdout", "0.3", *columns)
+    assert "evaluated on 2 held out" in done.stderr, done.stderr
+    kept = json.loads((out / "metrics.json").read_text())["evaluations"]
+    assert [one["split"] for one in kept] == ["validation"]
+    with monkeypatch.context() as patched:
+        patched.setattr("longtail.answers._finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        stopped = run("predict", out, table, "--out", answers, "-k", 1)
+    assert stopped.returncode == 130 and "goes on where it was" in stopped.stderr
+    (folder / "new.csv").write_text("headline,note,topic\nmy cat,y,cat\nan owl,y,owl\n")
+    assert "1 label of the data unknown" in run("evaluate", out, "--data", folder / "new.csv", *columns).stderr
+    done = run("predict", out, table, "--out", answers, "-k", 1)  # figures that came meanwhile do not matter
+    assert done.returncode == 0 and "headline + note" in done.stderr and "6 rows" in done.stderr, done.stderr
+    page = folder / "shop.html"
+    assert run("report", out, "--data", folder / "new.csv", "--out", page, *columns).returncode == 0
+    assert "shop on new, train" in page.read_text() and "owl" in page.read_text()

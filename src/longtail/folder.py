@@ -49,6 +49,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def answers_by(folder: Path) -> str:
+    """Hash what the answers of a model depend on: its settings and its files, but not its figures and its card."""
+    config = read_config(folder)
+    files = {name: value for name, value in config["files"].items() if name not in REPLACED}
+    return _seal({name: value for name, value in config.items() if name != "checksum"} | {"files": files})
+
+
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
     """Write the settings of a model folder with their seal, whole or not at all."""
     config = {name: value for name, value in config.items() if name != "checksum"}

@@ -45,6 +45,7 @@ from longtail.folder import (
     write_config,
 )
 from longtail.labels.journal import FILE
+from longtail.labels.matching import same_labels
 from longtail.machine import commit, versions
 from longtail.packed import parquet_table
 from longtail.parts import Scorer, Tokenizer, VoiceScorer, below
@@ -109,6 +110,7 @@ class Model:
     done: tuple[StageDone, ...] = ()  # by each stage of the training
     data: Mapping[str, Any] = field(default_factory=dict)  # what the card says of the training points
     licence: str = ""  # under which the model may be used, for its card
+    columns: tuple[str, ...] = ()  # of the table that the training texts came from
 
     def __repr__(self) -> str:
         sizes = f"{counted(len(self.labels), 'label')}, {counted(self.points, 'point')}"
@@ -188,18 +190,16 @@ class Model:
         return Predictor(self.scorer, len(self.labels))
 
     def predict_split(self, split: Split, k: int = 5) -> TopK:
-        """Predict the points of a split; its excluded pairs are left out."""
-        if len(split.labels) != len(self.labels):
+        """Predict the points of a split, whose labels begin with those of the model; excluded pairs are left out."""
+        if not same_labels(split.labels, self.labels):
+            same = len(split.labels) == len(self.labels)
             raise DataError(
-                f"the data has {len(split.labels)} labels, the model {len(self.labels)}",
-                remedy="evaluate on the data set that the model was trained for",
+                "the labels of the data are not those of the model: "
+                + ("their texts differ" if same else f"{len(split.labels)} labels, the model {len(self.labels)}"),
+                remedy="`evaluate` and `labels.matching.match_labels` find the same labels by name or raw id",
             )
-        if split.labels.texts is not None and self.labels.texts is not None and split.labels.texts != self.labels.texts:
-            raise DataError(
-                "the labels of the data are not those of the model: their texts differ",
-                remedy="give both the same label file, so that label ids mean the same",
-            )
-        return self.predict(split.need_texts("predict"), k, exclude=split.excluded)
+        known = split.excluded if len(split.labels) == len(self.labels) else split.excluded[:, : len(self.labels)]
+        return self.predict(split.need_texts("predict"), k, exclude=known)
 
     def save(self, path: str | Path, *, force: bool = False, log: Path | None = None) -> None:
         """Write the model folder, whole or not at all, with the log of its training."""
@@ -273,7 +273,7 @@ class Model:
         return cls(
             recipe, labels, frequencies, points, dataset, words, voices, vectors, tokenizer, read_evaluations(folder),
             examples, Probabilities.load(folder), HeldOut.load(folder, len(labels)), Scale(**config.get("scale", {})),
-            done, config.get("data", {}), str(config.get("licence", "")),
+            done, config.get("data", {}), str(config.get("licence", "")), tuple(map(str, config.get("columns", ()))),
         )  # fmt: skip
 
     def facts(self) -> dict[str, Any]:
@@ -287,6 +287,7 @@ class Model:
             "scale": asdict(self.scale),
             "done": [asdict(stage) for stage in self.done],
             "data": self.data,
+            "columns": list(self.columns),
             "licence": self.licence,
             "credits": credits,
             "probabilities": self.probabilities is not None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,10 +13,11 @@ import numpy as np
 
 from longtail.card import FEW as RARE
 from longtail.comparison import Comparison, Pair, intervals
-from longtail.data.dataset import Dataset, Split, from_rows
+from longtail.data.dataset import Dataset, Split, chosen_split, from_rows
 from longtail.data.tokens import WORD, Words
 from longtail.errors import BadArgument, DataError, ResourceError
 from longtail.evaluation import Evaluation
+from longtail.labels.matching import match_labels, padded, same_labels
 from longtail.labels.propensity import Propensity, frequencies
 from longtail.machine import memory_usage
 from longtail.metrics import evaluate as measure
@@ -30,6 +32,7 @@ from longtail.scorers.fused import choose_weights, quality
 from longtail.thresholds import HeldOut
 from longtail.types import Progress, TopK, contains
 
+log = logging.getLogger("longtail")
 PROCESS = 150_000_000  # bytes of Python and the libraries, where the system does not tell
 TORCH, RUNNING = 220_000_000, 150_000_000  # bytes that importing torch takes, and its threads and fabric
 SEEN = 200  # training points that show how high scores are, where none are held out
@@ -64,7 +67,7 @@ def _fit(recipe: Recipe, train: Split, scratch: Path | None, progress: Progress 
     if len(train) == 0 or len(train.labels) == 0:
         raise DataError("there is nothing to learn from: no points or no labels", remedy="check the training file")
     recipe.check()
-    words = Words.fit(train.need_texts(recipe.name), train.labels.texts or [])
+    words = Words.fit(train.need_texts(recipe.name), train.labels.all_texts or [])
     settled, whole = _augmented(recipe, train)
     doubts = bool(recipe.voices) and any(len(part.alternatives()) > 1 for part in settled.augment)
     kept, validation = _held_out(recipe, train, doubts)
@@ -110,7 +113,7 @@ def _fit(recipe: Recipe, train: Split, scratch: Path | None, progress: Progress 
         model = replace(model, scale=Scale(top=highest(model.predict_split(_some(original), 1))))
     words.forget()
     examples = None if original.texts is None else Examples(original.texts, original.targets)
-    return replace(model, examples=examples, data=described(original))
+    return replace(model, examples=examples, columns=original.columns, data=described(original))
 
 
 def _calibrated(model: Model, validation: Split) -> Model:
@@ -200,24 +203,33 @@ def evaluate(
     model: Model, data: Dataset | Split, *, ks: Sequence[int] = (1, 3, 5), bins: int = 3,
     propensity: Propensity | None = None,
 ) -> Evaluation:  # fmt: skip
-    """Predict a split, of a data set its test points, and measure.
+    """Predict a split, of a data set its test points or its only split, and measure.
 
     P, nDCG, recall, PSP, PSnDCG, coverage, and each bin's share; with intervals, and how far probabilities come true.
+    Labels are matched with those of the model by name or raw id; what the model does not know counts as missed.
     """
-    return evaluated(model, data.test if isinstance(data, Dataset) else data, ks, bins, propensity)[1]
+    return _evaluated(model, _matched(data, model), ks, bins, propensity)[1]
 
 
-def evaluated(
+def _matched(data: Dataset | Split, model: Model) -> Split:
+    """Take the test points, or the only split, with the labels of the model; say which labels it does not know."""
+    matched = match_labels(data[chosen_split(data.splits)] if isinstance(data, Dataset) else data, model.labels)
+    if matched.unknown:
+        log.warning("%s", matched.describe())
+    return matched.split
+
+
+def _evaluated(
     model: Model, split: Split, ks: Sequence[int] = (1, 3, 5), bins: int = 3, propensity: Propensity | None = None
 ) -> tuple[TopK, Evaluation]:
-    """Predict a split and measure; returns the predictions too."""
-    top = model.predict_split(split, max(ks))
+    """Predict a split whose labels are matched and measure; returns the predictions too."""
+    top, counts = model.predict_split(split, max(ks)), padded(model.frequencies, split.labels)
     propensity = propensity or Propensity.of(model.dataset)
     measured = measure(
-        top, split.targets, train_frequencies=model.frequencies, train_points=model.points,
+        top, split.targets, train_frequencies=counts, train_points=model.points,
         propensity=propensity, ks=ks, bin_count=bins,
     )  # fmt: skip
-    inverse, rows = propensity.inverse(model.frequencies, model.points), list[Reliability]()
+    inverse, rows = propensity.inverse(counts, model.points), list[Reliability]()
     if model.probabilities is not None:
         mask = top.labels >= 0
         rows = reliability(model.probabilities(top.scores[mask]), contains(split.targets, top.labels)[mask])
@@ -228,14 +240,20 @@ def evaluated(
 
 
 def compare(models: Mapping[str, Model], data: Dataset | Split) -> Comparison:
-    """Evaluate models on the same points, of a data set its test points, and find what differs from the first one."""
-    split = data.test if isinstance(data, Dataset) else data
+    """Evaluate models of the same labels on the same points, and find what differs from the first one.
+
+    Points are as in `evaluate`.
+    """
     if not models:
         raise BadArgument("there are no models to compare", remedy="give them by name: {'a': model}")
-    found = {name: evaluated(model, split) for name, model in models.items()}
-    (first, (top, _)), *others = found.items()
-    base = models[first]
-    inverse = Propensity.of(base.dataset).inverse(base.frequencies, base.points)
+    first, base = next(iter(models.items()))
+    for name, model in models.items():
+        if len(model.labels) != len(base.labels) or not same_labels(model.labels, base.labels):
+            raise DataError(f"the labels of {name} are not those of {first}", remedy="train both on the same data")
+    split = _matched(data, base)
+    found = {name: _evaluated(model, split) for name, model in models.items()}
+    (_, (top, _)), *others = found.items()
+    inverse = Propensity.of(base.dataset).inverse(padded(base.frequencies, split.labels), base.points)
     pairs = {name: Pair.of(first, name, top, other, split, inverse) for name, (other, _) in others}
     return Comparison({name: result for name, (_, result) in found.items()}, tuple(pairs.values()))
 

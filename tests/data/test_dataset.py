@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longtail.data.dataset import Dataset, Labels, Split, from_rows, open_dataset
+from longtail.data.holding import label_groups
 from longtail.errors import DataError
 from longtail.types import Texts, no_pairs
 
@@ -133,4 +134,4 @@ def test_points_that_share_all_their_labels_go_to_one_side_together():
     assert len(one.divide(0.4)[1]) == 1  # one group is no group
     rows = [[0]] * 150 + [[3 + point, 4 + point, *range(100, 120)] for point in range(50)]  # many labels, others shared
     mixed = from_rows({"train": (["text"] * 200, rows)}, label_texts=["x"] * 120).train
-    assert mixed._groups(np.arange(200)) is None
+    assert label_groups(mixed.targets, np.arange(200)) is None

@@ -43,6 +43,8 @@ def seeds(folder: Path) -> dict[str, list[Path]]:
     data = small()
     files = {}
     for name, kind in FORMATS.items():
+        if not kind.writable:
+            continue
         if kind.soft:
             softer = {}
             for split in data.splits.values():
@@ -57,6 +59,12 @@ def seeds(folder: Path) -> dict[str, list[Path]]:
         features[split.name] = Split(split.name, data.labels, split.targets, split.excluded, features=matrix)
     for name in ("xmc", "xc"):
         write(Dataset(data.labels, features), folder / f"{name}-features", name)
+    openpyxl, book = pytest.importorskip("openpyxl"), folder / "excel"
+    book.mkdir()
+    workbook = openpyxl.Workbook()
+    for row in (["title", "tags"], ["a red cat", "red|12"], ["x", "12"], [3.5, 12]):
+        workbook.active.append(row)
+    workbook.save(book / "train.xlsx")
     for case in sorted(folder.iterdir()):
         for path in case.iterdir():
             if path.suffix == ".gz" and not case.name.endswith("soft"):

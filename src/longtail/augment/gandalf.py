@@ -136,14 +136,19 @@ def _has_words(train: Split) -> NDArray[np.bool_]:
 
 
 def _label_points(train: Split, chosen: NDArray[Any], rows: sp.csr_array) -> Split:
-    """Make the chosen labels points."""
+    """Make the chosen labels points, one of each text that a label has."""
     labels = train.labels
+    texts = None if train.texts is None or labels.texts is None else labels.texts.take(chosen)
+    if texts is not None and labels.alternatives is not None and labels.alternatives_of is not None:
+        others = np.flatnonzero(np.isin(labels.alternatives_of.indices, chosen))
+        texts = joined(texts, labels.alternatives.take(others))
+        chosen = np.append(chosen, labels.alternatives_of.indices[others])
     names = labels.ids.take(chosen) if labels.ids is not None else Texts(map(str, chosen.tolist()))
     return replace(
         train,
         targets=rows[chosen],
         excluded=no_pairs((len(chosen), len(labels))),
-        texts=None if train.texts is None or labels.texts is None else labels.texts.take(chosen),
+        texts=texts,
         ids=None if train.ids is None else Texts(f"label:{name}" for name in names),
         features=None if train.features is None or labels.features is None else labels.features[chosen],
         augmented=np.ones(len(chosen), np.bool_),

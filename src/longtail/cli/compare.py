@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longtail.cli.console import emit, progress, size, table
+from longtail.cli.options import ChosenSplit, Source, matched_points, reads_data
 from longtail.types import counted
 
 if TYPE_CHECKING:
@@ -20,20 +21,22 @@ def register(app: typer.Typer) -> None:
     app.command()(compare)
 
 
+@reads_data
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Model folders; the others are compared with the first.")],
+    *,
     data: Annotated[
         Path | None,
         typer.Option(
             "--data", "-d", help="Evaluate on this data set; by default the metrics saved with the models are shown."
         ),
     ] = None,
-    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    split: ChosenSplit = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    source: Source,
 ) -> None:
     """Show models side by side: metrics, sizes, differences with 95 % intervals, and what got better or worse."""
     from longtail.comparison import METRICS
-    from longtail.data.formats import load
     from longtail.model import Model
     from longtail.pipeline import compare as measure
 
@@ -41,8 +44,7 @@ def compare(
     figures: dict[str, Mapping[str, Any]] = {name: model.metrics for name, model in models.items()}
     pairs: tuple[Pair, ...] = ()
     if data is not None:
-        with progress(f"reading {data}"):
-            points = load(data)[split]
+        points = matched_points(source.load(data), split, next(iter(models.values())))
         with progress(f"evaluating {counted(len(models), 'model')} on {counted(len(points), 'point')}"):
             comparison = measure(models, points)
         pairs, figures = comparison.pairs, {name: one.to_dict() for name, one in comparison.evaluations.items()}
@@ -56,7 +58,7 @@ def compare(
         return
     title = "Figures kept with the models, of their last evaluation"
     if data is not None:
-        title = f"{data.name}, {split}, {counted(len(points), 'point')}"
+        title = f"{data.name}, {points.name}, {counted(len(points), 'point')}"
     rows = [(name, *(one.get(metric, "–") for metric in METRICS), size(sizes[name])) for name, one in figures.items()]
     table(title, ("model", *METRICS, "size"), rows, note="" if data else _measured(figures))
     for pair in pairs:

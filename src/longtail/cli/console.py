@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,12 +37,22 @@ def say(text: str) -> None:
     stderr.print(text, soft_wrap=True, markup=False)
 
 
+EVERY = 10  # seconds between lines of progress where there is no terminal
+
+
 @contextmanager
 def progress(what: str) -> Iterator[types.Progress]:
-    """Show a bar with the time left on a terminal, and a plain line elsewhere; yields step(name, done, total)."""
+    """Show a bar with the time left on a terminal, and plain lines elsewhere; yields step(name, done, total)."""
     if not stderr.is_terminal:
         say(what)
-        yield lambda _name, _done, _total: None
+        said = [time.monotonic()]
+
+        def step(name: str, done: int, total: int) -> None:
+            if time.monotonic() - said[0] >= EVERY:
+                said[0] = time.monotonic()
+                say(f"{what}: {name}" + (f" ({done / total:.0%})" if total else ""))
+
+        yield step
         return
     columns = (
         SpinnerColumn(),

@@ -10,22 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longtail.cli.console import emit, progress, say, table
-from longtail.errors import DataError, nearest
+from longtail.cli.options import READ, Source, known_format, reads_data
+from longtail.errors import DataError
 
 if TYPE_CHECKING:
     from longtail.data.dataset import Dataset
 
 app = typer.Typer(no_args_is_help=True, help="Look at, check, convert and split data sets in any format.")
-
-
-def known_format(name: str | None) -> str | None:
-    """Refuse an unknown format before anything is read."""
-    if name is not None:
-        from longtail.data.formats import FORMATS
-
-        if name not in FORMATS:
-            raise typer.BadParameter(f"{name!r} is not a format; {nearest(name, FORMATS)}")
-    return name
 
 
 def _check_share(share: float) -> float:
@@ -42,9 +33,7 @@ class HeldOut(StrEnum):
     test = "test"
 
 
-READ = "Read this format instead of finding it by content; see `data formats`."
 Folder = Annotated[Path, typer.Argument(help="A data set: a folder or one file; its format is found by content.")]
-From = Annotated[str | None, typer.Option("--from", metavar="FORMAT", help=READ, callback=known_format)]
 Format = Annotated[
     str,
     typer.Option(
@@ -55,21 +44,21 @@ Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 
 
 @app.command()
+@reads_data
 def info(
     path: Folder,
-    from_: From = None,
+    *,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Draw label frequencies (log-log) to this .svg or .png file.")
     ] = None,
+    source: Source,
 ) -> None:
     """Print the statistics that the papers print, and the shape of the tail."""
-    from longtail.data.formats import load
     from longtail.data.statistics import describe
 
-    with progress(f"reading {path}"):
-        data = load(path, format=from_)
-        facts = describe(data)
+    data = source.load(path)
+    facts = describe(data)
     if plot is not None:
         import numpy as np
 
@@ -108,20 +97,25 @@ def _cell(value: object) -> str:
 
 
 @app.command()
+@reads_data
 def check(
     path: Folder,
-    from_: Annotated[
-        str | None, typer.Option("--from", "--format", "-f", metavar="FORMAT", help=READ, callback=known_format)
+    *,
+    format_: Annotated[
+        str | None, typer.Option("--format", "-f", metavar="FORMAT", help=READ, callback=known_format)
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     most: Annotated[int, typer.Option(min=1, help="Problems listed of each kind.")] = 20,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per problem.")] = False,
+    source: Source,
 ) -> None:
     """List every problem with file, line and remedy; exit 3 if there are errors."""
     from longtail.data.check import check as check_data
 
     with progress(f"checking {path}"):
-        report = check_data(path, format=from_, most=most)
+        report = check_data(path, format=format_ or source.format, most=most, reading=source.reading)
+    for note in report.notes:
+        say(note)
     for problem in report.problems:
         if json:
             emit(asdict(problem))
@@ -142,40 +136,67 @@ def _plural(count: int, what: str) -> str:
 
 
 @app.command()
+@reads_data
 def convert(
     path: Folder,
-    out: Annotated[Path, typer.Argument(help="The folder to write.")],
-    from_: From = None,
-    format: Format = "jsonl",
+    out: Annotated[Path, typer.Argument(help="The folder to write, or one file: .jsonl, .csv, .tsv or .parquet.")],
+    *,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            "-f",
+            metavar="FORMAT",
+            help="Write this format, jsonl by default; see `data formats`.",
+            callback=known_format,
+        ),
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="The split that one file gets: train, validation or test.")] = None,
     force: Force = False,
+    source: Source,
 ) -> None:
     """Write a data set in another format; what the format cannot hold is refused, never dropped."""
-    from longtail.data.formats import load, write
+    from longtail.data.formats import write
+    from longtail.data.formats.single import ending_of, write_file
 
-    with progress(f"converting {path} to {format}"):
-        data = load(path, format=from_)
-        write(data, out, format, force=force)
-    say(f"wrote {out} ({format}), fingerprint {data.fingerprint}")
+    ending = ending_of(out)
+    if ending is not None and format not in (None, ending[1:].removesuffix(".gz")):
+        raise DataError(f"{out.name} is not {format}", remedy=f"end the name with .{format}, or give a folder")
+    data = source.load(path)
+    if ending is None:
+        with progress(f"writing {out}"):
+            write(data, out, format or "jsonl", force=force)
+        say(f"wrote {out} ({format or 'jsonl'}), fingerprint {data.fingerprint}")
+        return
+    if split is None and len(data.splits) > 1:
+        found = f"one file holds one split, and there are {', '.join(data.splits)}"
+        raise DataError(found, file=path, remedy="choose with --split, or give a folder")
+    points = data[split or next(iter(data.splits))]
+    with progress(f"writing {out}"):
+        write_file(points, out, force=force)
+    say(f"wrote {out}: {len(points):,} points of {points.name}, labels by name")
 
 
 @app.command()
+@reads_data
 def split(
     path: Folder,
     out: Annotated[Path, typer.Argument(help="The folder to write.")],
+    *,
     share: Annotated[
         float,
         typer.Option(help="The share of the training points held out: above 0, at most 0.9.", callback=_check_share),
     ] = 0.1,
     to: Annotated[HeldOut, typer.Option(help="What the held-out points become.")] = HeldOut.validation,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same split.")] = 0,
-    from_: From = None,
     format: Format = "jsonl",
     force: Force = False,
+    source: Source,
 ) -> None:
     """Hold out a part of the training points, as a validation or a test split."""
-    from longtail.data.formats import load, write
+    from longtail.data.formats import write
 
-    data = load(path, format=from_)
+    data = source.load(path)
     if to in data.splits:
         raise DataError(f"{data.name} has a {to} split already", file=path, remedy="nothing to do")
     train, heldout = data.train.divide(share, seed=seed)

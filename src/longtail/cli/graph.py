@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longtail.cli.console import duration, emit, progress, say, size, table, with_settings
-from longtail.cli.data import Folder, Force, Format, From
+from longtail.cli.data import Folder, Force, Format
+from longtail.cli.options import Source, reads_data
 from longtail.errors import DataError, RecipeError
 from longtail.types import counted
 
@@ -67,6 +68,7 @@ def register(parent: typer.Typer) -> None:
 
 
 @app.command()
+@reads_data
 def build(
     path: Folder,
     *,
@@ -78,21 +80,19 @@ def build(
     threshold: Threshold = 0.1,
     top: Annotated[int | None, typer.Option(min=1, help="Keep at most this many edges per label.")] = None,
     seed: Seed = 0,
-    from_: From = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the estimated memory and time, and stop.")] = False,
     force: Force = False,
     json: Annotated[bool, typer.Option("--json", help="Print the estimate as JSON.")] = False,
+    source: Source,
 ) -> None:
     """Write a label graph as a CSR matrix: arrays indptr, indices, values and shape in one safetensors file."""
     from longtail.arrays import matrix_arrays
-    from longtail.data.formats import load
     from longtail.files import write_arrays
     from longtail.labels.graph import KINDS, estimate
 
     if out is None and not dry_run:
         raise typer.BadParameter("say where the graph goes, or ask for a --dry-run", param_hint="--out")
-    with progress(f"reading {path}"):
-        train = load(path, format=from_).train.original
+    train = source.load(path).train.original
     if out is None or dry_run:
         needs = estimate(train.targets, kind, threshold=threshold, top=top)
         if json:
@@ -120,25 +120,25 @@ def _settings(kind: str, threshold: float, top: int | None, seed: int) -> dict[s
 
 
 @app.command()
+@reads_data
 def show(
     path: Folder,
+    *,
     label: Annotated[str, typer.Option("--label", "-l", help="A label: its number, raw id or text.")],
     kind: Kind = Kinds.conditionals,
     k: Annotated[int, typer.Option("--k", "-k", min=1, max=100, help="Neighbours shown.")] = 10,
     plot: Annotated[Path | None, typer.Option(help="Draw them to this .svg or .png file.")] = None,
     json: Json = False,
     seed: Seed = 0,
-    from_: From = None,
+    source: Source,
 ) -> None:
     """Show the strongest neighbours of a label."""
-    from longtail.data.formats import load
     from longtail.labels.lookup import find_label
     from longtail.report import bar, draw_neighbours
 
-    with progress(f"reading {path}"):
-        train = load(path, format=from_).train.original
-        label_id = find_label(train.labels, label)
-        neighbours = _neighbours(train, label_id, kind, k, seed)
+    train = source.load(path).train.original
+    label_id = find_label(train.labels, label)
+    neighbours = _neighbours(train, label_id, kind, k, seed)
     name = _name(train, label_id)
     if plot is not None:
         title = f"{name}: {kind}"
@@ -183,20 +183,20 @@ def _neighbours(train: Split, label_id: int, kind: str, k: int, seed: int) -> li
 
 
 @app.command()
+@reads_data
 def fit(
     path: Folder,
+    *,
     plot: Annotated[Path | None, typer.Option(help="Draw the reliability to this .svg or .png file.")] = None,
     json: Json = False,
     seed: Seed = 0,
-    from_: From = None,
+    source: Source,
 ) -> None:
     """Test before training whether Gandalf's soft targets are right for this data, and recommend what to do."""
-    from longtail.data.formats import load
     from longtail.labels.calibration import calibrate
     from longtail.report import draw_reliability
 
-    with progress(f"reading {path}"):
-        data = load(path, format=from_)
+    data = source.load(path)
     with progress("comparing labels with training points of the same text"):
         calibration = calibrate(data.train.original, seed=seed)
     if plot is not None:
@@ -227,6 +227,7 @@ def _show_calibration(name: str, calibration: Calibration) -> None:
     typer.echo(calibration.advice)
 
 
+@reads_data
 def augment(
     path: Folder,
     out: Annotated[Path, typer.Argument(help="The folder to write.")],
@@ -241,21 +242,20 @@ def augment(
         float | None,
         typer.Option(help="Drop targets below this, from 0 to 1; the others become 1.", callback=_check_binarise),
     ] = None,
-    from_: From = None,
     format: Format = "jsonl",
     set_: Annotated[list[str] | None, typer.Option("--set", help="Change a setting: --set share=0.5.")] = None,
     seed: Seed = 0,
     force: Force = False,
+    source: Source,
 ) -> None:
     """Write a data set with more training points, for any tool; test points, labels and filters stay."""
     from longtail.augment.soft import binarised
-    from longtail.data.formats import FORMATS, load, write
+    from longtail.data.formats import FORMATS, write
     from longtail.records import part_of
 
     flags = {"part": method.value, "threshold": threshold} | ({"calibrate": True} if calibrate else {})
     part = with_settings(part_of(flags), set_ or [])
-    with progress(f"reading {path}"):
-        data = load(path, format=from_)
+    data = source.load(path)
     with progress(f"augmenting {counted(len(data.train), 'point')} with {method}"):
         part, train = _augment(part, data.train, seed)
     if binarise is not None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from longtail.cli.console import emit, say, table
 from longtail.cli.models import Json, Run
+from longtail.cli.options import From, Text, open_rows
 from longtail.errors import DataError
 from longtail.types import counted
 
@@ -27,13 +26,15 @@ def add(
     run: Run,
     file: Annotated[
         str,
-        typer.Argument(help="JSON lines with `text` and optionally `id`, or one text per line; - is standard input."),
+        typer.Argument(help="A table with `text` and optionally `id`, or one text per line; - is standard input."),
     ] = "-",
+    text: Text = None,
+    from_: From = None,
 ) -> None:
     """Add labels; prints one JSON object per label, with its id."""
     from longtail.index import Index
 
-    texts, ids = _read(file)
+    texts, ids = _read(file, text, from_)
     index = Index.load(run)
     for label in index.add(texts, ids):
         emit(_entry(index, label))
@@ -102,20 +103,16 @@ def _entry(index: Index, label: int) -> dict[str, Any]:
     return {"id": label, **raw, "text": text, "state": state}
 
 
-def _read(file: str) -> tuple[list[str], list[str] | None]:
-    """Read label texts, and their raw ids if the lines have them."""
-    from longtail.data.queries import read_queries
-
+def _read(file: str, text: str | None, format: str | None) -> tuple[list[str], list[str] | None]:
+    """Read label texts, and their raw ids if the rows have them."""
     texts: list[str] = []
-    ids: list[Any] = []
-    if file == "-":
-        blocks = list(read_queries(sys.stdin.buffer, "standard input", numbered=False))
-    else:
-        with Path(file).open("rb") as lines:
-            blocks = list(read_queries(lines, file, numbered=False))
-    for block in blocks:
-        texts += block.texts
-        ids += block.ids
+    ids: list[str | None] = []
+    with open_rows(file, text, format) as feed:
+        if feed.note:
+            say(feed.note)
+        for block in feed.blocks:
+            texts += block.texts
+            ids += [row.get("id", row.get("uid")) for row in block.rows()]
     if not texts:
         raise DataError("no labels", file=file, remedy='write one a line: {"text": "..."}')
     known = [raw_id for raw_id in ids if raw_id is not None]

@@ -5,24 +5,26 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from longtail.cli.console import continues, duration, emit, progress, say, size, table, with_settings
+from longtail.cli.options import ChosenSplit, From, Source, Text, matched_points, open_rows, reads_data
 from longtail.errors import DataError
 from longtail.types import counted
 
 if TYPE_CHECKING:
-    from longtail.data.queries import Queries
+    from longtail.data.dataset import Labels
+    from longtail.data.queries import Feed, Queries
     from longtail.evaluation import Evaluation
-    from longtail.index import Index
+    from longtail.model import Model
     from longtail.pipeline import Estimate
     from longtail.recipe import Recipe
-    from longtail.types import TopK
+    from longtail.types import LabelMatrix, TopK
 
 Run = Annotated[Path, typer.Argument(help="A model folder that `longtail train` wrote.")]
 Data = Annotated[Path, typer.Option("--data", "-d", help="A data set: a folder or one file in any format.")]
@@ -51,6 +53,14 @@ def in_words(needs: Estimate) -> str:
     return f"about {size(needs.memory_bytes)} of memory, {size(needs.disk_bytes)} on disk, {duration(needs.seconds)}"
 
 
+def _share(share: float | None) -> float | None:
+    """Refuse a share outside 0 < share ≤ 0.9; nan fails the comparison too."""
+    if share is not None and not 0 < share <= 0.9:
+        raise typer.BadParameter(f"{share} is not more than 0 and at most 0.9")
+    return share
+
+
+@reads_data
 def train(
     recipe: Annotated[str, typer.Argument(help="A recipe by name; + adds augmentations: knn+gandalf.")],
     data: Data,
@@ -67,49 +77,49 @@ def train(
     ensemble: Annotated[
         int | None, typer.Option(min=1, help="Fit so many models with other seeds and average their scores.")
     ] = None,
+    holdout: Annotated[
+        float | None,
+        typer.Option(help="Keep this share of the points out of training and evaluate on them: 0.1.", callback=_share),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the estimated memory, time and disk, and stop.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished model.")] = False,
     licence: Annotated[str, typer.Option(help="The licence of the model, for its card: CC-BY-4.0.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print the estimate, or what was trained, as JSON.")] = False,
+    source: Source,
 ) -> None:
     """Fit a recipe to a data set and write the model folder."""
-    from longtail.data.formats import load
     from longtail.pipeline import estimate, evaluate, fit, need_memory
     from longtail.training.scratch import begin, training
 
     more = [f"{name}={value}" for name, value in (("seed", seed), ("ensemble", ensemble)) if value is not None]
     settings = with_settings(_start(recipe, published), [*(set_ or []), *more])
     scratch = out.with_name(out.name + ".unfinished")
-    if dry_run:
-        with progress(f"reading {data}"):
-            needs = estimate(settings, load(data).train)
-        bytes_ = {"memory_bytes": needs.memory_bytes, "disk_bytes": needs.disk_bytes}
-        emit(bytes_ | {"seconds": round(needs.seconds, 1)}) if json else typer.echo(in_words(needs))
-        return
-    with training(out, scratch, force=force):
-        with progress(f"reading {data}"):
-            loaded = load(data)
-        if begin(scratch, {"recipe": settings.dump(), "data": loaded.train.fingerprint, "force": force}):
+    with nullcontext() if dry_run else training(out, scratch, force=force):
+        loaded = source.load(data, summary=True)
+        points, heldout = (loaded.train, None) if holdout is None else loaded.train.divide(holdout, seed=settings.seed)
+        needs = estimate(settings, points)
+        if dry_run:
+            bytes_ = {"memory_bytes": needs.memory_bytes, "disk_bytes": needs.disk_bytes}
+            emit(bytes_ | {"seconds": round(needs.seconds, 1)}) if json else typer.echo(in_words(needs))
+            return
+        if begin(scratch, {"recipe": settings.dump(), "data": points.fingerprint, "force": force}):
             say(f"continuing the unfinished run in {scratch}")
-        needs = estimate(settings, loaded.train)
         need_memory(needs)
         say(in_words(needs))
-        sizes = f"{counted(len(loaded.train), 'point')} and {counted(len(loaded.labels), 'label')}"
+        sizes = f"{counted(len(points), 'point')} and {counted(len(loaded.labels), 'label')}"
         with continues(scratch), progress(f"fitting {settings.name} to {sizes}") as step:
-            model = replace(fit(settings, loaded.train, scratch=scratch, progress=step), licence=licence)
-            if "validation" in loaded.splits:
-                model = model.kept(evaluate(model, loaded.validation).to_dict())
-        for stage in model.done:
-            say(f"trained {stage}")
-        if settings.trains and model.vectors is None:
-            say("what was trained got no weight on held-out points and is left out; the voices by words are kept")
+            model = replace(fit(settings, points, scratch=scratch, progress=step), licence=licence)
+            measured = heldout if heldout is not None else loaded.splits.get("validation")
+            if measured is not None:
+                model = model.kept(evaluate(model, measured).to_dict())
+        _say_trained(settings, model)
         model.save(out, force=force, log=scratch / "log.csv")
-        if (scratch / "tensorboard").exists():
-            board = out.with_name(out.name + ".tensorboard")
-            shutil.copytree(scratch / "tensorboard", board, dirs_exist_ok=True)
-            say(f"wrote {board}; see it with: tensorboard --logdir {board}")
+        if heldout is not None:
+            figures = ", ".join(f"{name} {model.metrics[name]:.2f}" for name in ("P@1", "P@3", "P@5", "R@5", "PSP@5"))
+            say(f"trained on {counted(len(points), 'point')}, evaluated on {len(heldout):,} held out: {figures} (%)")
+        _keep_board(scratch, out)
     say(f"wrote {out}")
     if json:
         emit({"run": str(out), "points": model.points, "labels": len(model.labels), "done": model.facts()["done"]})
@@ -117,10 +127,29 @@ def train(
         say(f"`longtail index {out}` makes single predictions quick")
 
 
+def _say_trained(recipe: Recipe, model: Model) -> None:
+    """Say what each stage did, and whether it is used."""
+    for stage in model.done:
+        say(f"trained {stage}")
+    if recipe.trains and model.vectors is None:
+        say("what was trained got no weight on held-out points and is left out; the voices by words are kept")
+
+
+def _keep_board(scratch: Path, out: Path) -> None:
+    """Copy TensorBoard's curves beside the model."""
+    if (scratch / "tensorboard").exists():
+        board = out.with_name(out.name + ".tensorboard")
+        shutil.copytree(scratch / "tensorboard", board, dirs_exist_ok=True)
+        say(f"wrote {board}; see it with: tensorboard --logdir {board}")
+
+
 def predict(
     run: Run,
     file: Annotated[
-        str, typer.Argument(help="Texts, one per line, or JSON lines with `text` and `id`; - is standard input.")
+        str,
+        typer.Argument(
+            help="A table in any format (CSV, Excel, Parquet, JSON lines …), or one text per line; - is standard input."
+        ),
     ] = "-",
     k: Annotated[int, typer.Option("--k", "-k", min=1, max=1000, help="Labels per text.")] = 5,
     threshold: Annotated[float | None, typer.Option(help="Leave out labels with a lower score.")] = None,
@@ -137,56 +166,91 @@ def predict(
     exclude_own: Annotated[
         bool,
         typer.Option(
-            "--exclude-own", help="Leave out the label under `own` of a JSON line (number or raw id): the text itself."
+            "--exclude-own", help="Leave out the label in the column `own` (number or raw id): the text itself."
         ),
     ] = False,
+    *,
+    text: Text = None,
+    from_: From = None,
+    split: ChosenSplit = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Write .jsonl, .csv or .parquet; any other name is a folder of such files."),
+    ] = None,
+    format: Annotated[
+        Literal["jsonl", "csv", "parquet"] | None, typer.Option("--format", "-f", help="The files of a folder.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace --out, or begin anew.")] = False,
 ) -> None:
-    """Predict labels; prints one JSON object per line: id, labels with id, text and score."""
-    from longtail.data.queries import read_queries
+    """Predict labels for every row: its columns come back with `labels`, as JSON lines or in the file --out.
+
+    The same command continues a run with --out that was stopped.
+    """
+    from longtail.answers import Target, identity, write_answers
+    from longtail.folder import answers_by
     from longtail.index import Index
+    from longtail.labels.journal import FILE
     from longtail.labels.lookup import label_finder
 
-    index = Index.load(run, verify=True)
-    find = label_finder(index.labels) if exclude_own else None
     if decide is not None and threshold is not None:
         raise DataError("--threshold and --decide exclude each other", remedy="give one of them")
     limit = threshold if decide is None else decide
-    predict_texts = partial(index.predict, k=k, threshold=limit, probabilities=probabilities)
-    if file == "-":
-        for queries in read_queries(sys.stdin.buffer, "standard input", find):
-            _print_predictions(index, predict_texts, queries)
-        return
-    with Path(file).open("rb") as lines:
-        for queries in read_queries(lines, file, find):
-            _print_predictions(index, predict_texts, queries)
+    target = None if out is None else Target.of(out, format)
+    if target is not None:
+        target.check(force)
+    index = Index.load(run, verify=True)
+
+    def answer(queries: Queries) -> TopK:
+        exclude = _own_labels(queries, len(index.labels))
+        return index.predict(queries.texts, k=k, threshold=limit, probabilities=probabilities, exclude=exclude)
+
+    find = label_finder(index.labels) if exclude_own else None
+    with open_rows(file, text, from_, split, find, index.model.columns) as feed:
+        if feed.note:
+            say(feed.note)
+        if target is None:
+            _print_answers(feed, answer, index.labels)
+            return
+        job = identity(feed.path, answers_by(run), run / FILE)
+        job["settings"] = [k, limit, probabilities, exclude_own, text, from_, split]
+        with continues(target.scratch), progress(f"predicting {file}") as step:
+            rows = write_answers(feed, answer, index.labels, target, job, force=force, progress=step)
+    say(f"wrote {target.out}: {counted(rows, 'row')}")
 
 
-def _print_predictions(index: Index, predict_texts: Callable[..., TopK], queries: Queries) -> None:
-    """Print the predictions of one block of texts."""
+def _print_answers(feed: Feed, answer: Callable[[Queries], TopK], labels: Labels) -> None:
+    """Print a JSON line for each row; progress of a file is shown where the lines do not go to a terminal."""
+    from longtail.answers import json_lines
+
+    quiet = feed.path is None or sys.stdout.isatty()
+    done = 0
+    with nullcontext() if quiet else progress(f"predicting {feed.path}") as step:
+        for queries in feed.blocks:
+            sys.stdout.writelines(json_lines(queries, answer(queries), labels))
+            sys.stdout.flush()
+            done += len(queries)
+            if step is not None:
+                step(f"{done:,} rows", feed.position(), feed.total)
+
+
+def _own_labels(queries: Queries, labels: int) -> LabelMatrix | None:
+    """Return the labels that texts themselves are, as a matrix."""
     import numpy as np
 
     from longtail.types import label_matrix
 
-    exclude = None
-    if any(own is not None for own in queries.own):
-        starts = np.cumsum([0, *(own is not None for own in queries.own)])
-        labels = np.array([own for own in queries.own if own is not None])
-        exclude = label_matrix(starts, labels, (len(queries.own), len(index.labels)))
-    top = predict_texts(queries.texts, exclude=exclude)
-    for row, query_id in enumerate(queries.ids):
-        emit({"id": query_id, "labels": [_label(index, *prediction) for prediction in top[row]]})
+    if all(own is None for own in queries.own):
+        return None
+    starts = np.cumsum([0, *(own is not None for own in queries.own)])
+    return label_matrix(starts, np.array([own for own in queries.own if own is not None]), (len(queries), labels))
 
 
-def _label(index: Index, label: int, text: str, score: float) -> dict[str, Any]:
-    """Describe one predicted label."""
-    raw = {} if index.labels.ids is None else {"raw_id": index.labels.ids[label]}
-    return {"id": label, **raw, "text": text, "score": round(score, 6)}
-
-
+@reads_data
 def evaluate(
     run: Run,
     data: Data,
-    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    *,
+    split: ChosenSplit = None,
     bins: Annotated[int, typer.Option(min=1, max=20, help="Head-to-tail bins of equal volume.")] = 3,
     propensity: Annotated[
         str | None, typer.Option(help="Constants A,B instead of the data set's family: 0.55,1.5.")
@@ -195,13 +259,13 @@ def evaluate(
         Path | None, typer.Option(help="Draw the calibration of the probabilities to this .svg, .png or .pdf file.")
     ] = None,
     json: Json = False,
+    source: Source,
 ) -> None:
     """Evaluate a model: P, nDCG, recall, PSP, PSnDCG and coverage at 1, 3, 5; head, torso, tail.
 
     The figures are kept with the model: in its metrics.json and its card, for `compare` and the service.
     """
     from longtail.cli.report import draw_calibration
-    from longtail.data.formats import load
     from longtail.errors import ModelError
     from longtail.folder import METRICS, keep_evaluation
     from longtail.labels.propensity import Propensity
@@ -215,11 +279,10 @@ def evaluate(
             constants = Propensity(a, b)
         except ValueError as reason:
             raise DataError(f"--propensity {propensity}: {reason}", remedy="give two numbers: 0.55,1.5") from None
-    with progress(f"reading {data}"):
-        loaded = load(data)
-    with progress(f"evaluating on {counted(len(loaded[split]), 'point')}"):
-        model = Model.load(run)
-        result = measure(model, loaded[split], bins=bins, propensity=constants)
+    model = Model.load(run)
+    points = matched_points(source.load(data), split, model)
+    with progress(f"evaluating on {counted(len(points), 'point')}"):
+        result = measure(model, points, bins=bins, propensity=constants)
     try:
         keep_evaluation(run, model.facts(), result.to_dict())
         say(f"kept with the model: {run / METRICS}")
@@ -228,12 +291,12 @@ def evaluate(
     if reliability is not None:
         if model.probabilities is None:
             raise ModelError("this model has no probabilities: no points, or too few, were held out in training")
-        draw_calibration(result, reliability, title=f"{model.recipe.name} on {loaded.name}, {split}")
+        draw_calibration(result, reliability, title=f"{model.recipe.name} on {points.dataset}, {points.name}")
         say(f"wrote {reliability}")
     if json:
         emit(result.to_dict())
     else:
-        show_evaluation(f"{run} on {loaded.name}, {split}", result)
+        show_evaluation(f"{run} on {points.dataset}, {points.name}", result)
 
 
 def show_evaluation(title: str, result: Evaluation) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from longtail.cli.console import progress, say
 from longtail.cli.models import Data
+from longtail.cli.options import ChosenSplit, Source, matched_points, reads_data
 from longtail.types import counted
 
 if TYPE_CHECKING:
@@ -32,32 +33,33 @@ def register(app: typer.Typer) -> None:
     app.command()(report)
 
 
+@reads_data
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Model folders; the others are compared with the first.")],
+    *,
     data: Data,
     out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
-    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    split: ChosenSplit = None,
     k: Annotated[int, typer.Option("--k", "-k", min=1, max=20, help="Labels per example.")] = 5,
+    source: Source,
 ) -> None:
     """Write one HTML file: metrics with intervals, head and tail, calibration, differences and examples."""
-    from longtail.data.formats import load
     from longtail.model import Model
     from longtail.page import read_curve
     from longtail.pipeline import compare
 
-    with progress(f"reading {data}"):
-        points = load(data)[split]
     alike = len({run.resolve().name for run in runs}) < len({run.resolve() for run in runs})
     folders = {str(run) if alike else run.resolve().name: run for run in runs}
     models = {name: Model.load(run) for name, run in folders.items()}
+    first = next(iter(models.values()))
+    points = matched_points(source.load(data), split, first)
     with progress(f"evaluating {counted(len(models), 'model')} on {counted(len(points), 'point')}"):
         comparison = compare(models, points)
         shown = dict(list(models.items())[:SERIES])
         predictions = examples(shown, points, k)
     curves = {name: read_curve(folders[name] / "log.csv") for name in shown}
-    first = next(iter(models.values()))
     Report(
-        title=f"{', '.join(models)} on {points.dataset}, {split}",
+        title=f"{', '.join(models)} on {points.dataset}, {points.name}",
         about=" ".join(
             [
                 f"{counted(len(points), 'point')} of {points.dataset} and {counted(len(points.labels), 'label')}.",

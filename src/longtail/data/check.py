@@ -11,7 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+import pyarrow.compute as pc
+
 from longtail.data.dataset import Dataset
+from longtail.data.formats.columns import Reading
 from longtail.data.formats.registry import read
 from longtail.data.formats.rows import Place, Raw
 from longtail.data.problems import Problem, Problems
@@ -27,6 +31,7 @@ class Report:
     problems: tuple[Problem, ...]
     counts: Mapping[str, int]  # kind → how often
     data: Dataset | None = field(default=None, repr=False)  # as far as it could be read
+    notes: tuple[str, ...] = ()  # which columns were taken, and what labels were taken for
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -44,12 +49,18 @@ class Report:
         return not self.errors
 
 
-def check(path: str | Path, *, format: str | None = None, most: int = 20) -> Report:
+def check(
+    path: str | Path,
+    *,
+    format: str | None = None,
+    most: int = 20,
+    reading: Reading = Reading(),  # noqa: B008  (frozen)
+) -> Report:
     """Read a data set to its end and report every problem, listing at most `most` of each kind."""
     problems = Problems(collect=True, most=max(1, most))
     data = None
     try:
-        data, raw = read(Path(path), format, problems)
+        data, raw = read(Path(path), format, reading, problems)
         if raw is None:
             _compare_fingerprint(data, problems)
         _check_content(data, raw, problems)
@@ -58,7 +69,29 @@ def check(path: str | Path, *, format: str | None = None, most: int = 20) -> Rep
     counts: Counter[str] = Counter()
     for (_, kind), count in problems.counts.items():
         counts[kind] += count
-    return Report(tuple(problems.listed), dict(counts), data)
+    return Report(tuple(problems.listed), dict(counts), data, tuple(problems.notes))
+
+
+def summarise(data: Dataset, problems: Problems) -> list[str]:
+    """Count what is odd in the training points of a data set, in a few words each; nothing odd gives nothing."""
+    train = data.splits.get("train")
+    if train is None:
+        return []
+    sizes = np.diff(train.targets.indptr)
+    counts = {
+        ("empty text", "empty texts"): 0 if train.texts is None else sum(not text for text in train.texts),
+        ("point without labels", "points without labels"): int((sizes == 0).sum()),
+        ("repeated label of a point", "repeated labels of points"): problems.repeated,
+        ("text that stands there before", "texts that stand there before"): _repeated(train.texts),
+        ("label without training points", "labels without training points"): len(data.labels)
+        - len(np.unique(train.targets.indices)),
+    }
+    return [f"{count:,} {words[count != 1]}" for words, count in counts.items() if count]
+
+
+def _repeated(texts: Texts | None) -> int:
+    """Count texts that occurred before."""
+    return 0 if texts is None else len(texts) - len(pc.unique(texts.array))
 
 
 def _compare_fingerprint(data: Dataset, problems: Problems) -> None:

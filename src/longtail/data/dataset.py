@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from longtail.arrays import matrix_arrays, matrix_of
 from longtail.data.fingerprint import digest
+from longtail.data.holding import keeping_labels, label_groups
 from longtail.data.rows import LabelNames, LabelTexts, frame_rows, rows_of_labels, texts_of
 from longtail.errors import BadArgument, DataError, ModelError
 from longtail.files import (
@@ -31,13 +32,13 @@ from longtail.files import (
     write_texts,
 )
 from longtail.markup import html_table
-from longtail.types import LabelMatrix, Texts, counted, no_pairs
+from longtail.types import LabelMatrix, Texts, counted, joined, no_pairs
 from longtail.whole import whole_folder
 
 SCHEMA = 1
 FINITE = float(np.finfo(np.float32).max)  # features may be of any size
+OVER_LABELS = ("targets", "excluded", "alternatives.labels", "labels.broader")  # matrices with L columns
 SPLITS = ("train", "validation", "test")
-SHARED_LABELS = 3  # of a point, at least, where points with the same labels count as a group
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +49,14 @@ class Labels:
     texts: Texts | None = None
     ids: Texts | None = None
     features: sp.csr_array | None = None  # (L, V)
+    alternatives: Texts | None = None  # (A,) other texts of labels
+    alternatives_of: sp.csr_array | None = None  # (A, L) whose they are
+    broader: sp.csr_array | None = None  # (L, L) which labels are broader
+
+    @property
+    def all_texts(self) -> Texts | None:
+        """The texts of labels, and then the other ones."""
+        return self.texts if self.texts is None or self.alternatives is None else joined(self.texts, self.alternatives)
 
     def __len__(self) -> int:
         return self.count
@@ -66,6 +75,7 @@ class Split:
     features: sp.csr_array | None = None  # (N, V), only where a file has no texts
     dataset: str = ""  # the name of the data set it belongs to
     augmented: NDArray[np.bool_] | None = None  # (N,) which points an augmentation made; never written to disk
+    columns: tuple[str, ...] = ()  # of a table that the texts come from; never written to disk
     source: Split | None = None  # the split before any augmentation: what frequencies, graphs and bins are counted on
 
     def __post_init__(self) -> None:
@@ -123,32 +133,6 @@ class Split:
             augmented=None if self.augmented is None else self.augmented[rows],
         )
 
-    def _groups(self, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Give points with the same labels a number, where most points have at least three and share all of them."""
-        starts, indices = self.targets.indptr, self.targets.indices
-        many = np.diff(starts)[rows] >= SHARED_LABELS
-        if len(rows) == 0 or many.mean() <= 0.5:
-            return None
-        sets = [indices[starts[row] : starts[row + 1]].tobytes() for row in rows.tolist()]
-        numbers = {labels: number for number, labels in enumerate(dict.fromkeys(sets))}
-        groups = np.array([numbers[labels] for labels in sets])
-        shared = many & (np.bincount(groups)[groups] > 1)
-        return groups if shared.mean() > 0.5 and len(numbers) > 1 else None
-
-    def _keeping_labels(self, order: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-        """Take points in this order, each only if all its labels keep another point; what is skipped comes last."""
-        remaining = np.bincount(self.targets.indices, minlength=len(self.labels))
-        taken: list[int] = []
-        skipped: list[int] = []
-        for point in order.tolist():
-            own = self.targets.indices[self.targets.indptr[point] : self.targets.indptr[point + 1]]
-            if len(taken) < size and (remaining[own] > 1).all():
-                remaining[own] -= 1
-                taken.append(point)
-            else:
-                skipped.append(point)
-        return np.array(taken + skipped, np.int64)
-
     def divide(
         self, share: float = 0.1, *, seed: int = 0, most: int | None = None, leave: bool = False
     ) -> tuple[Split, Split]:
@@ -166,7 +150,7 @@ class Split:
         mask = np.zeros(len(self), np.bool_)
         random = np.random.default_rng(seed)
         order = random.permutation(real)
-        groups = self._groups(real)
+        groups = label_groups(self.targets, real)
         if groups is not None:
             chosen = random.permutation(int(groups.max()) + 1)
             place = np.argsort(chosen)[groups]  # of each point's group in that order
@@ -174,7 +158,7 @@ class Split:
             size = int(np.searchsorted(np.sort(place), np.sort(place)[size - 1], side="right")) if size else 0
             size = min(size, len(real) - 1)
         elif leave:
-            order = self._keeping_labels(order, size)
+            order = keeping_labels(self.targets, order, size)
         mask[order[:size]] = True
         return self.take(np.flatnonzero(~mask)), self.take(np.flatnonzero(mask), "validation")
 
@@ -236,6 +220,11 @@ class Dataset:
         yield "labels.id", self.labels.ids
         yield "labels.features", self.labels.features
         yield "vocabulary.text", self.vocabulary
+        if self.labels.alternatives is not None:  # parts that few have do not change the hash of the others
+            yield "alternatives.text", self.labels.alternatives
+            yield "alternatives.labels", self.labels.alternatives_of
+        if self.labels.broader is not None:
+            yield "labels.broader", self.labels.broader
         for split in self.splits.values():
             yield from split.parts()
 
@@ -300,6 +289,12 @@ class Dataset:
             write_json(folder / "dataset.json", manifest | {"fingerprint": self.fingerprint, "tables": sorted(columns)})
 
 
+def chosen_split(names: Iterable[str]) -> str:
+    """Return the split to answer or to evaluate where none is named: test, or the only one."""
+    first, *others = [*names] or ["test"]
+    return "test" if others else first
+
+
 def open_dataset(path: str | Path) -> Dataset:
     """Open what `Dataset.save` wrote; texts and matrices stay on disk until they are used."""
     folder = Path(path)
@@ -318,12 +313,15 @@ def open_dataset(path: str | Path) -> Dataset:
             if f"{name}.indptr" not in arrays:
                 return None
             loaded = matrix_of(arrays, name, low=-FINITE, high=FINITE)
-            if loaded.shape[1] != width.setdefault(name.endswith(("targets", "excluded")), loaded.shape[1]):
+            if loaded.shape[1] != width.setdefault(name.endswith(OVER_LABELS), loaded.shape[1]):
                 raise ValueError(f"{name} has {loaded.shape[1]} columns")
             return loaded
 
         label_columns = tables.get("labels", {})
-        labels = Labels(count, label_columns.get("text"), label_columns.get("id"), matrix("labels.features"))
+        labels = Labels(
+            count, label_columns.get("text"), label_columns.get("id"), matrix("labels.features"),
+            tables.get("alternatives", {}).get("text"), matrix("alternatives.labels"), matrix("labels.broader"),
+        )  # fmt: skip
         splits = []
         for name in map(str, manifest["splits"]):
             texts, targets = tables.get(name, {}), matrix(f"{name}.targets")
@@ -378,6 +376,9 @@ def _check_lengths(data: Dataset) -> None:
     """Check that columns of one table are equally long."""
     tables = [(data.labels.count, "labels", (data.labels.texts, data.labels.ids))]
     tables += [(len(split), split.name, (split.texts, split.ids)) for split in data.splits.values()]
+    related = data.labels.alternatives_of
+    if related is not None and (data.labels.alternatives is None or len(data.labels.alternatives) != related.shape[0]):
+        raise ValueError("alternatives without their labels")
     for count, name, columns in tables:
         for column in columns:
             if column is not None and len(column) != count:

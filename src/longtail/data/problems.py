@@ -44,6 +44,8 @@ class Problems:
         self.collect, self.most = collect, most
         self.listed: list[Problem] = []
         self.counts: Counter[tuple[str, str]] = Counter()
+        self.notes: list[str] = []  # how files were read where they do not tell themselves
+        self.repeated = 0  # labels that a point has more than once
         self._wrong: set[tuple[str, int]] = set()
         self._fatal: DataError | None = None
 
@@ -70,6 +72,11 @@ class Problems:
         """Report something odd that can be read; kept only when collecting, and only where the line has no error."""
         if self.collect and (line == 0 or (str(file), line) not in self._wrong):
             self._keep(Problem("warning", kind, found, str(file), line, remedy))
+
+    def note(self, text: str) -> None:
+        """Say how files were read, once."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     def _keep(self, problem: Problem) -> None:
         self.counts[problem.severity, problem.kind] += 1

@@ -3,18 +3,24 @@
     jsonl      {"text": …, "labels": [ids or label texts], "weights": […]?, "id": …?}       lbl: {"text", "id"?}
     xmc-json   {"uid": …?, "title": …, "content": …?, "target_ind": [ids], "target_rel": […]?}   lbl: {"uid"?, "title"}
 
-Other keys are ignored. Where `text` is absent it is `title` and `content` joined by a blank.
+Where `text` is absent it is `title` and `content` joined by a blank. Where neither is there, or no `labels`, the likely
+keys are found, or the caller names them (`columns`); labels may be one string then (`cells`). Other keys are ignored.
+A file may also be one JSON list of such objects.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from longtail.data.dataset import Dataset, Split
+from longtail.data.formats.cells import split_labels, split_weights
+from longtail.data.formats.columns import SAMPLE, Columns, Reading, find_columns
 from longtail.data.formats.lines import clean, decoded, has_surrogate, read_bytes, write_packed
 from longtail.data.formats.rows import LabelTable, Place, Points, Raw
 from longtail.data.formats.sidecars import read_label_lines, write_sidecars
@@ -23,6 +29,7 @@ from longtail.data.formats.values import short, shortest, typed
 from longtail.data.problems import Problems
 from longtail.types import Texts
 
+_OPENING, _COMMA = re.compile(r"\s*\[\s*(?=\S)"), re.compile(r"\s*,\s*(?=\S)")
 MENDED: dict[str, Any] = {"text": "", "labels": [], "target_ind": []}  # stands for a line that could not be read
 
 
@@ -49,9 +56,8 @@ class _Columns:
     texts: list[str | None] = field(default_factory=list)
     ids: list[str | None] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
-    labels: list[Any] = field(default_factory=list)
-    values: list[Any] | None = None
+    labels: list[Any] = field(default_factory=list)  # lists, or strings that hold several
+    weights: list[Any] = field(default_factory=list)
 
 
 def read_jsonl(survey: Survey, problems: Problems) -> Raw:
@@ -80,7 +86,7 @@ def _read(survey: Survey, problems: Problems, spelling: Spelling) -> Raw:
     for split in survey.splits("points"):
         path = survey.get("points", split, prefer=spelling.suffix[:-3])
         if path is not None:
-            points[split] = _points(path, problems, spelling)
+            points[split] = _points(path, problems, spelling, survey.reading)
     return Raw(points, _label_table(survey, problems, spelling))
 
 
@@ -91,7 +97,7 @@ def _label_table(survey: Survey, problems: Problems, spelling: Spelling) -> Labe
         return read_label_lines(survey, problems)
     columns = _Columns()
     for number, row, line in _objects(path, problems, latin=spelling.latin):
-        _add_text(columns, row, line, (path, number, problems))
+        _add_text(columns, row, line, (), (path, number, problems))
     if any(text is not None for text in columns.texts):
         for number, text in zip(columns.lines, columns.texts, strict=True):
             if text is None:
@@ -103,26 +109,66 @@ def _label_table(survey: Survey, problems: Problems, spelling: Spelling) -> Labe
     return LabelTable(Place(path, columns.lines), len(columns.lines), texts, _ids(columns))
 
 
-def _points(path: Path, problems: Problems, spelling: Spelling) -> Points:
+def _points(path: Path, problems: Problems, spelling: Spelling, reading: Reading) -> Points:
     """Read one file of points."""
     columns = _Columns()
-    for number, row, line in _objects(path, problems, latin=spelling.latin):
+    rows = _objects(path, problems, latin=spelling.latin)
+    sample = list(islice(rows, SAMPLE))
+    if not sample:
+        raise problems.fatal("no points", "no points in this file", file=path, remedy="write one point a line")
+    found = find_keys([row for _, row, _ in sample], spelling, reading, path)
+    for number, row, line in chain(sample, rows):
         where = (path, number, problems)
-        _add_text(columns, row, line, where)
+        _add_text(columns, row, line, found.text, where)
         if columns.texts[-1] is None:
             problems.error("no text", "a point without text", file=path, line=number, remedy='write {"text": …}')
-        _add_labels(columns, row.get(spelling.labels), row.get(spelling.weights), where)
-    if not columns.lines:
-        raise problems.fatal("no points", "no points in this file", file=path, remedy="write one point a line")
+        _add_labels(columns, row.get(str(found.labels)), row.get(spelling.weights), where)
     place = Place(path, columns.lines)
-    counts, labels, values = typed(place, columns.counts, columns.labels, columns.values, problems)
-    return Points(place, counts, labels, values, [text or "" for text in columns.texts], place, _ids(columns))
+    cells = split_labels(columns.labels, reading.sep, place, problems)
+    if found.text or found.labels != spelling.labels or cells.mark is not None:
+        problems.note(found.describe(cells.mark))
+    given = columns.weights if any(weights is not None for weights in columns.weights) else None
+    weights = split_weights(given, cells.rows, place, problems)
+    counts, flat = [len(labels) for labels in cells.rows], [label for labels in cells.rows for label in labels]
+    sizes, labels, values = typed(place, counts, flat, weights, problems)
+    texts = [text or "" for text in columns.texts]
+    return Points(
+        place, sizes, labels, values, texts, place, _ids(columns), digits_are_ids=not cells.listed, columns=found.text
+    )
+
+
+def find_keys(
+    rows: list[dict[str, Any]], spelling: Spelling, reading: Reading, path: Path, *, labelled: bool = True
+) -> Columns:
+    """Find the keys of texts and labels; no keys of texts stand for the usual ones, which may differ by row."""
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    kept = bool(reading.usual) and {*reading.usual} <= {*names}
+    usual = not reading.text and not kept and ("text" in names or "title" in names)
+    if usual and not reading.labels and (spelling.labels in names or not labelled):
+        return Columns((), spelling.labels)
+    cells = [[row.get(name) for name in names] for row in rows]
+    found = find_columns(names, cells, reading, path, labelled=labelled)
+    return Columns(() if usual else found.text, found.labels)
 
 
 def _objects(path: Path, problems: Problems, *, latin: bool) -> Iterator[tuple[int, dict[str, Any], str]]:
     """Yield (line number, object, line) of every line; blank lines are allowed at the end only."""
     content = read_bytes(path, problems).rstrip()
-    for number, line in decoded(content, path, problems, latin=latin):
+    return parse_objects(decoded(content, path, problems, latin=latin), path, problems)
+
+
+def parse_objects(
+    lines: Iterable[tuple[int, str]], path: Path, problems: Problems
+) -> Iterator[tuple[int, dict[str, Any], str]]:
+    """Yield (line number, object, line) of every line, or of every object of a list that the first line begins."""
+    rest = iter(lines)
+    first = next(rest, None)
+    if first is None:
+        return
+    if re.match(r"\s*\[\s*(?:\{|$)", first[1]):
+        yield from _listed(chain([first], rest), path, problems)
+        return
+    for number, line in chain([first], rest):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as reason:
@@ -136,16 +182,50 @@ def _objects(path: Path, problems: Problems, *, latin: bool) -> Iterator[tuple[i
         yield number, row, line
 
 
+def _listed(
+    lines: Iterable[tuple[int, str]], path: Path, problems: Problems
+) -> Iterator[tuple[int, dict[str, Any], str]]:
+    """Yield the objects of one JSON list, each with the line it ends on; only their lines are held."""
+    decoder, buffer, number, remedy = json.JSONDecoder(), "", 0, "write a list of objects, or one object a line"
+    between, place = _OPENING, 0
+    for number, line in lines:
+        buffer, place = f"{buffer[place:]}{line}\n", 0
+        while match := between.match(buffer, place):
+            try:
+                row, end = decoder.raw_decode(buffer, match.end())
+            except (ValueError, RecursionError):
+                break  # the object goes on in the next line
+            if type(row) is not dict:
+                found = f"{short(row)} instead of an object"
+                raise problems.fatal("wrong type", found, file=path, line=number, remedy=remedy)
+            yield number, row, buffer[match.end() : end]
+            between, place = _COMMA, end
+    if not re.fullmatch(r"\s*\]\s*", buffer[place:]):
+        found = f"not a complete JSON list: {short(buffer[place : place + 80])}"
+        problems.error("not JSON", found, file=path, line=number, remedy=remedy)
+
+
 Where = tuple[Path, int, Problems]
 
 
-def _add_text(columns: _Columns, row: dict[str, Any], line: str, where: Where) -> None:
-    """Add text and id of one row; a text that is absent stays None."""
+def row_text(row: dict[str, Any], names: tuple[str, ...]) -> Any:
+    """Return the text of a row: of the keys that are named, else of the usual ones; None if it has none."""
+    if names:
+        parts = [row[name] for name in names if row.get(name) is not None]
+        if len(parts) > 1 and all(type(part) is str for part in parts):
+            return " ".join(parts)
+        return parts[0] if parts else None
     text = row.get("text")
     if text is None and "title" in row:
         text = row["title"] if row.get("content") is None else [row["title"], row["content"]]
         if type(text) is list and type(text[0]) is type(text[1]) is str:
             text = f"{text[0]} {text[1]}"
+    return text
+
+
+def _add_text(columns: _Columns, row: dict[str, Any], line: str, names: tuple[str, ...], where: Where) -> None:
+    """Add text and id of one row; a text that is absent stays None."""
+    text = row_text(row, names)
     identity = row["id"] if "id" in row else row.get("uid")
     if text is not None and type(text) is not str:
         _bad_type(where, f"text {short(text)} of type {type(text).__name__}", "write a string")
@@ -165,26 +245,15 @@ def _add_text(columns: _Columns, row: dict[str, Any], line: str, where: Where) -
 
 def _add_labels(columns: _Columns, labels: object, weights: object, where: Where) -> None:
     """Add the labels of one point; where they are wrong the point stays, but empty."""
-    if type(labels) is not list:
+    if type(labels) not in (list, str, int):
         found = "no labels" if labels is None else f"labels {short(labels)} instead of a list"
         _bad_type(where, found, "write a list, [] for a point without labels")
-        labels = weights = None
-    labels = labels or []
+        labels, weights = [], None
     if weights is not None and type(weights) is not list:
         _bad_type(where, f"weights {short(weights)} instead of a list", "write a list of numbers")
         weights = None
-    if weights is not None and len(weights) != len(labels):
-        path, number, problems = where
-        found = f"{len(weights)} weights for {len(labels)} labels"
-        remedy = "give every label one weight"
-        problems.error("weights of another length", found, file=path, line=number, remedy=remedy)
-        weights = None
-    if weights is not None and columns.values is None:
-        columns.values = [1.0] * len(columns.labels)
-    if columns.values is not None:
-        columns.values.extend([1.0] * len(labels) if weights is None else weights)
-    columns.counts.append(len(labels))
-    columns.labels.extend(labels)
+    columns.labels.append(labels)
+    columns.weights.append(weights)
 
 
 def _bad_type(where: Where, found: str, remedy: str) -> None:

@@ -1,4 +1,4 @@
-"""FILE → LINES → CLEAN TEXTS: gzip, UTF-8 and white space, once for all formats.
+"""FILE → LINES → CLEAN TEXTS: gzip, UTF-8, UTF-16 and white space, once for all formats.
 
 A text is one line: white space and control characters become single blanks, and nothing stands at its ends, so that
 every format can hold every text.
@@ -6,22 +6,27 @@ every format can hold every text.
 
 from __future__ import annotations
 
+import codecs
 import gzip
+import io
 import re
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from longtail.data.problems import Problems
+from longtail.errors import DataError
 from longtail.files import regular
 from longtail.packed import largest, remedy
 from longtail.types import Texts
 
 GZIP = b"\x1f\x8b"
+LONGEST = 64 * 2**20  # bytes of a line: no text is longer, and a packed file may hold nothing else
 BOM = b"\xef\xbb\xbf"
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # no UTF-8 begins with either
 HEAD = 1 << 20
 PIECE = 1 << 16
+READ = 1 << 18  # most bytes of a read
 _BLANKS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), 0xFEFF], " ")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -48,7 +53,7 @@ def has_surrogate(text: str) -> bool:
 
 
 def read_bytes(path: Path, problems: Problems) -> bytes:
-    """Read a whole file, unpacked if it is gzip; of a damaged gzip file keep what can be unpacked; refuse UTF-16."""
+    """Read a whole file as UTF-8, unpacked if it is gzip; of a damaged gzip file keep what can be unpacked."""
     try:
         size = regular(path, links=True)
         content = path.read_bytes()
@@ -66,7 +71,11 @@ def read_bytes(path: Path, problems: Problems) -> bytes:
             again = "copy or compress the file again"
             problems.error("damaged gzip", f"the gzip file is {complaint}", file=path, remedy=again)
     if content.startswith(UTF_16):
-        raise problems.fatal("bad UTF-8", "the file is UTF-16", file=path, remedy="save the file as UTF-8")
+        try:
+            content = content.decode("utf-16").encode()
+        except UnicodeError as reason:
+            found = f"not UTF-16 ({reason})"
+            raise problems.fatal("bad UTF-16", found, file=path, remedy="save the file as UTF-8") from None
     return content.removeprefix(BOM)
 
 
@@ -80,6 +89,8 @@ def read_head(path: Path, size: int = HEAD) -> bytes:
         return b""
     if head.startswith(GZIP):
         head = _unpacked(head, size)[0][:size]  # damage is reported when the whole file is read
+    if head.startswith(UTF_16):
+        return head[: len(head) // 2 * 2].decode("utf-16", "replace").encode()
     return head.removeprefix(BOM)
 
 
@@ -139,7 +150,14 @@ def decoded(
     content: bytes, path: Path, problems: Problems, *, first: int = 1, latin: bool = False
 ) -> Iterator[tuple[int, str]]:
     """Yield (line number, text) of every line; a line that is not UTF-8 is an error, or read as Latin-1 if `latin`."""
-    for number, line in enumerate(split_lines(content), first):
+    return decode_lines(split_lines(content), path, problems, first=first, latin=latin)
+
+
+def decode_lines(
+    lines: Iterable[bytes], path: str | Path, problems: Problems, *, first: int = 1, latin: bool = False
+) -> Iterator[tuple[int, str]]:
+    """Yield (line number, text) of lines that are cut already."""
+    for number, line in enumerate(lines, first):
         try:
             yield number, line.decode()
         except UnicodeDecodeError as reason:
@@ -150,6 +168,45 @@ def decoded(
             else:
                 problems.error("bad UTF-8", found, file=path, line=number, remedy="save the file as UTF-8")
                 yield number, line.decode("utf-8", "replace")
+
+
+def stream_lines(file: io.BufferedReader, name: str) -> Iterator[list[bytes]]:
+    """Yield the lines that every read of a file completes: what a pipe or a terminal has at hand, not waiting for more.
+
+    Gzip is unpacked, UTF-16 becomes UTF-8, and a byte order mark is dropped. No more than a read is held.
+    """
+    partial: list[bytes] = []  # the pieces of a line whose end has not been read
+    length = 0  # of these
+    for piece in _pieces(file, name):
+        *complete, tail = piece.split(b"\n")
+        length = len(tail) if complete else length + len(tail)
+        if length > LONGEST:
+            raise DataError(f"a line of more than {LONGEST >> 20} MB", file=name, remedy="cut it into shorter texts")
+        if complete:
+            yield [b"".join([*partial, complete[0]]), *complete[1:]]
+            partial = []
+        partial.append(tail)
+    if any(partial):
+        yield [b"".join(partial)]
+
+
+def _pieces(file: io.BufferedReader, name: str) -> Iterator[bytes]:
+    """Yield the bytes of a file as they come, as UTF-8."""
+    try:
+        source = gzip.GzipFile(fileobj=file) if file.peek(2).startswith(GZIP) else file
+        piece = source.read1(READ)
+        wide = codecs.getincrementaldecoder("utf-16")() if piece.startswith(UTF_16) else None
+        piece = piece.removeprefix(BOM)
+        while piece:
+            yield piece if wide is None else wide.decode(piece).encode()
+            piece = source.read1(READ)
+        if wide is not None:
+            wide.decode(b"", True)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as reason:
+        complaint = f"the gzip file is damaged ({reason})"
+        raise DataError(complaint, file=name, remedy="copy or compress the file again") from None
+    except UnicodeError as reason:
+        raise DataError(f"not UTF-16 ({reason})", file=name, remedy="save the file as UTF-8") from None
 
 
 def read_texts(path: Path, problems: Problems, count: int | None = None) -> list[str]:

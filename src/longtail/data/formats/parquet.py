@@ -1,4 +1,8 @@
-"""PARQUET ↔ ROWS: columns text, labels (lists of ids or of label texts), weights?, id?; lbl.parquet with text, id?."""
+"""PARQUET ↔ ROWS: columns text, labels (lists of ids or of label texts), weights?, id?; lbl.parquet with text, id?.
+
+Other columns of texts and labels are found as in every table (`columns`); labels may also be strings that hold several
+(`cells`), or one value.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,18 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from longtail.data.dataset import Dataset
+from longtail.data.formats.cells import split_labels
+from longtail.data.formats.columns import IDS, SAMPLE, Columns, Reading, find_columns
 from longtail.data.formats.lines import clean
 from longtail.data.formats.rows import LabelTable, Place, Points, Raw
 from longtail.data.formats.sidecars import read_label_lines, write_sidecars
 from longtail.data.formats.survey import SHORT, Survey
-from longtail.data.formats.values import short
+from longtail.data.formats.values import short, typed
 from longtail.data.problems import Problems
 from longtail.packed import parquet_table
 
-COLUMNS = ("text", "title", "content", "labels", "weights", "id", "uid")
+OWN = ("text", "title", "id", "uid")  # columns of a label file
+UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError)
 
 
 def read_parquet(survey: Survey, problems: Problems) -> Raw:
@@ -29,13 +36,17 @@ def read_parquet(survey: Survey, problems: Problems) -> Raw:
     for split in survey.splits("points"):
         path = survey.get("points", split, prefer=".parquet")
         if path is not None:
-            points[split] = _points(path, problems)
+            points[split] = _points(path, survey.reading, problems)
     path = survey.get("labels", prefer=".parquet")
     if path is None or path.suffix.lower() != ".parquet":
         return Raw(points, read_label_lines(survey, problems))
-    columns, count = _read_table(path, problems)
+    columns, count = _read_table(path, OWN, problems)
     place = Place(path, range(1, count + 1))
-    return Raw(points, LabelTable(place, count, _texts(columns, place, problems), _ids(columns, place, problems)))
+    names = [name for name in ("text", "title") if name in columns][:1]
+    texts = _strings(columns[names[0]], names[0], place, problems) if names else None
+    own = next((name for name in ("id", "uid") if name in columns), None)
+    ids = None if own is None else _strings(columns[own], own, place, problems)
+    return Raw(points, LabelTable(place, count, texts, ids))
 
 
 def write_parquet(data: Dataset, folder: Path) -> None:
@@ -60,45 +71,89 @@ def _write_table(path: Path, columns: dict[str, Any]) -> None:
     pq.write_table(pa.table(columns), path, compression="zstd", write_page_checksum=True)
 
 
-def _read_table(path: Path, problems: Problems) -> tuple[dict[str, Any], int]:
-    """Read the known columns of one file as plain arrays."""
+def _read_table(path: Path, wanted: tuple[str | None, ...], problems: Problems) -> tuple[dict[str, Any], int]:
+    """Read the wanted columns of one file as plain arrays, as far as it has them."""
     try:
-        names = [name for name in pq.read_schema(path).names if name in COLUMNS]
+        with pq.ParquetFile(path) as file:
+            names = [name for name in file.schema_arrow.names if name in wanted]
         table = parquet_table(path, names or None)
         columns = {}
         for name in dict.fromkeys(names):
             column = table.column(name).combine_chunks()
             column.validate(full=True)
             columns[name] = column
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError) as reason:
-        found = f"not readable as Parquet ({short(str(reason))})"
-        raise problems.fatal("damaged parquet", found, file=path, remedy="write the file again") from None
+    except UNREADABLE as reason:
+        raise damaged(path, reason, problems) from None
     return columns, table.num_rows
 
 
-def _points(path: Path, problems: Problems) -> Points:
+def damaged(path: Path, reason: Exception, problems: Problems) -> Exception:
+    """Say that a file is not readable."""
+    found = f"not readable as Parquet ({short(str(reason))})"
+    return problems.fatal("damaged parquet", found, file=path, remedy="write the file again")
+
+
+def find_arrow_columns(
+    file: pq.ParquetFile, path: Path, reading: Reading, problems: Problems, *, labelled: bool = True
+) -> Columns:
+    """Find the columns of texts and labels from the first rows of an open file."""
+    try:
+        first = next(file.iter_batches(SAMPLE, use_threads=False), None)
+        names = list(dict.fromkeys(file.schema_arrow.names))
+        rows = [] if first is None else [[row.get(name) for name in names] for row in first.to_pylist()]
+    except UNREADABLE as reason:
+        raise damaged(path, reason, problems) from None
+    return find_columns(names, rows, reading, path, labelled=labelled)
+
+
+def _points(path: Path, reading: Reading, problems: Problems) -> Points:
     """Read one file of points."""
-    columns, count = _read_table(path, problems)
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            if not file.metadata.num_rows:
+                raise problems.fatal("no points", "no points in this file", file=path, remedy="write one point a row")
+            found = find_arrow_columns(file, path, reading, problems)
+    except UNREADABLE as reason:
+        raise damaged(path, reason, problems) from None
+    columns, count = _read_table(path, (*found.text, found.labels, found.weights, found.id), problems)
     place = Place(path, range(1, count + 1))
-    texts = _texts(columns, place, problems)
-    if texts is None or "labels" not in columns:
-        found = f"columns {', '.join(columns) or 'none'}"
-        raise problems.fatal("header", found, file=path, remedy="write the columns text and labels")
-    if not count:
-        raise problems.fatal("no points", "no points in this file", file=path, remedy="write one point a row")
-    counts, flat = _lists(columns["labels"], "labels", place, problems)
-    integers = pa.types.is_integer(flat.type)
-    if not integers and not _is_text(flat.type) and len(flat):
-        raise problems.fatal(
-            "wrong type", f"labels are lists of {flat.type}", file=path, remedy="write integers or strings"
+    parts = [_strings(columns[name], name, place, problems) for name in found.text]
+    texts = parts[0] if len(parts) == 1 else [" ".join(some).strip() for some in zip(*parts, strict=True)]
+    column, name = _decoded(columns[str(found.labels)]), str(found.labels)
+    if _is_text(column.type) or pa.types.is_integer(column.type):
+        cells = split_labels(column.to_pylist(), reading.sep, place, problems)
+        counts, labels, _ = typed(
+            place, [len(row) for row in cells.rows], [label for row in cells.rows for label in row], None, problems
         )
-    labels: NDArray[np.int64] | list[str]
-    if integers or not len(flat):
-        labels = _numbers(flat, np.int64) if integers else np.zeros(0, np.int64)
+        mark, digits = cells.mark, not cells.listed
     else:
-        labels = [clean(label) for label in flat.to_pylist()]
-    values = _weights(columns.get("weights"), counts, place, problems)
-    return Points(place, counts, labels, values, texts, place, _ids(columns, place, problems))
+        counts, flat = _lists(column, name, place, problems)
+        labels, mark, digits = _flat_labels(flat, path, problems), None, pa.types.is_integer(flat.type)
+    if found.text != ("text",) or name != "labels" or mark is not None:
+        problems.note(found.describe(mark))
+    values = _weights(None if found.weights is None else columns[found.weights], counts, place, problems)
+    ids = None if found.id is None else _strings(columns[found.id], found.id, place, problems)
+    return Points(place, counts, labels, values, texts, place, ids, digits_are_ids=digits, columns=found.text)
+
+
+def _flat_labels(flat: Any, path: Path, problems: Problems) -> NDArray[np.int64] | list[str]:
+    """Return the items of lists as numbers or as names."""
+    if not len(flat):
+        return np.zeros(0, np.int64)
+    if pa.types.is_integer(flat.type):
+        large = pa.types.is_uint64(flat.type) and pc.max(flat).as_py() >= 2**63
+        if large:
+            return [str(label) for label in flat.to_pylist()]
+        return np.asarray(flat.to_numpy(zero_copy_only=False), np.int64)
+    if not _is_text(flat.type):
+        remedy = "write integers or strings"
+        raise problems.fatal("wrong type", f"labels are lists of {flat.type}", file=path, remedy=remedy)
+    return [clean(label) for label in flat.to_pylist()]
+
+
+def _decoded(column: Any) -> Any:
+    """Replace a dictionary by its values."""
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _lists(column: Any, name: str, place: Place, problems: Problems) -> tuple[NDArray[np.int64], Any]:
@@ -111,9 +166,7 @@ def _lists(column: Any, name: str, place: Place, problems: Problems) -> tuple[ND
         raise problems.fatal("wrong type", f"column {name} of type {kind}", file=place.file, remedy=remedy)
     _no_nulls(column, name, place, problems)
     counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    flat = column.flatten()  # leaves the items of null lists out
-    if pa.types.is_dictionary(flat.type):
-        flat = flat.dictionary_decode()
+    flat = _decoded(column.flatten())  # leaves the items of null lists out
     if flat.null_count:
         missing = flat.is_null().to_numpy(zero_copy_only=False)
         rows = np.repeat(np.arange(len(counts)), counts)[missing]
@@ -141,41 +194,15 @@ def _weights(column: Any, counts: NDArray[np.int64], place: Place, problems: Pro
         remedy = "give every label one weight"
         problems.error("weights of another length", found, file=place.file, line=line, remedy=remedy)
     if not wrong.any():
-        return _numbers(flat, np.float64)
+        return np.asarray(flat.to_numpy(zero_copy_only=False), np.float64)
     return np.ones(int(counts.sum()))
 
 
-def _numbers(flat: Any, kind: type[Any]) -> NDArray[Any]:
-    """Return numbers as an array; unsigned ids beyond int64 stay out of range."""
-    numbers: NDArray[Any] = flat.to_numpy(zero_copy_only=False)
-    return (np.minimum(numbers, 2**62) if numbers.dtype == np.uint64 else numbers).astype(kind)
-
-
-def _texts(columns: dict[str, Any], place: Place, problems: Problems) -> list[str] | None:
-    """Return the column text, else title and content."""
-    if "text" in columns or "title" not in columns:
-        return _strings(columns.get("text"), "text", place, problems)
-    titles = _strings(columns["title"], "title", place, problems) or []
-    if "content" not in columns:
-        return titles
-    contents = _strings(columns["content"], "content", place, problems) or []
-    return [f"{title} {content}".strip() for title, content in zip(titles, contents, strict=True)]
-
-
-def _ids(columns: dict[str, Any], place: Place, problems: Problems) -> list[str] | None:
-    """Return the column id or uid."""
-    column = columns.get("id", columns.get("uid"))
-    if column is not None and pa.types.is_integer(column.type):
+def _strings(column: Any, name: str, place: Place, problems: Problems) -> list[str]:
+    """Return clean texts, of whole numbers too where they are ids; a null is an error."""
+    column = _decoded(column)
+    if pa.types.is_integer(column.type) and name.lower() in IDS:
         column = column.cast(pa.string())
-    return _strings(column, "id", place, problems)
-
-
-def _strings(column: Any, name: str, place: Place, problems: Problems) -> list[str] | None:
-    """Return clean texts; a null is an error."""
-    if column is None:
-        return None
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
     if not _is_text(column.type):
         remedy = "write a string column"
         raise problems.fatal("wrong type", f"column {name} of type {column.type}", file=place.file, remedy=remedy)

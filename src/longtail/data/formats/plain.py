@@ -7,7 +7,7 @@ r"""TEXT LINES WITH LABELS ↔ ROWS: AttentionXML, PECOS and fastText.
 Soft values in pecos: trn.txt lists the id of every label that has a value, and Y.trn.npz holds the values. Who reads
 trn.txt alone takes every soft label for a hard one.
 
-Without a label file the sorted label names are the labels; in fastText names that are all numbers are ids.
+Without a label file the sorted label names are the labels, numbers too.
 """
 
 from __future__ import annotations

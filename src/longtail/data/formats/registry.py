@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from longtail.data.dataset import SPLITS, Dataset, Split, open_dataset
 from longtail.data.formats import jsonl, onefile, parquet, plain, tables, xmc
+from longtail.data.formats.columns import Reading
 from longtail.data.formats.lines import tidy
 from longtail.data.formats.rows import Raw, assemble
 from longtail.data.formats.sidecars import add_sidecars
@@ -20,6 +22,7 @@ from longtail.errors import DataError, nearest
 from longtail.files import read_json, write_json
 from longtail.whole import whole_folder
 
+log = logging.getLogger("longtail")
 AUGMENTATION = "augmentation.json"  # says how training points were made, and how many of the first are the originals
 
 
@@ -33,6 +36,11 @@ class Format:
     read: Callable[[Survey, Problems], Raw] | None = None
     write: Callable[[Dataset, Path], None] | None = None
 
+    @property
+    def writable(self) -> bool:
+        """Whether data sets can be written so; the memory-mapped folder has no reader and writer of its own here."""
+        return self.write is not None or self.read is None
+
     def __str__(self) -> str:
         return self.description + ("" if self.soft else " (hard labels only)")
 
@@ -42,6 +50,7 @@ FORMATS: dict[str, Format] = {
     "csv": Format("comma-separated: text, labels, weights?, id?", True, False, tables.read_csv, tables.write_csv),
     "tsv": Format("tab-separated: text, labels, weights?, id?", True, False, tables.read_tsv, tables.write_tsv),
     "parquet": Format("Parquet with list columns", True, False, parquet.read_parquet, parquet.write_parquet),
+    "excel": Format("Excel workbooks, their first sheets; read only (extra `excel`)", True, False, tables.read_excel),
     "arrow": Format("longtail's own memory-mapped folder: opens at once, any size", True, True),
     "xmc": Format("XMC repository: trn_X_Y.txt with raw texts or features", True, True, xmc.read_xmc, xmc.write_xmc),
     "xmc-json": Format(
@@ -60,20 +69,36 @@ FORMATS: dict[str, Format] = {
 }
 
 
-def load(path: str | Path, *, format: str | None = None, name: str | None = None) -> Dataset:
+def load(
+    path: str | Path,
+    *,
+    format: str | None = None,
+    name: str | None = None,
+    text: str | Sequence[str] | None = None,
+    labels: str | None = None,
+    sep: str | None = None,
+    labels_are: str | None = None,
+    language: str | None = None,
+) -> Dataset:
     """Load a data set from a folder or a single file; the format is found by content unless it is given.
 
     A single file is read alone (files beside it are not looked at): it is the split that its name says, else train.
+    Of a table `text` and `labels` name the columns (several texts are joined), `sep` what separates labels; likely ones
+    are found by themselves. `labels_are` "names" or "ids" says what numbers mean: by default ids, if a label file has
+    such positions, else names. `language` is that of label texts, where a SKOS vocabulary has several.
     """
-    data, _ = read(Path(path), format, Problems())
+    problems = Problems()
+    data, _ = read(Path(path), format, Reading.of(text, labels, sep, labels_are, language), problems)
+    for note in problems.notes:
+        log.info("%s: %s", path, note)
     return replace(data, name=name) if name else data
 
 
-def read(path: Path, format: str | None, problems: Problems) -> tuple[Dataset, Raw | None]:
+def read(path: Path, format: str | None, reading: Reading, problems: Problems) -> tuple[Dataset, Raw | None]:
     """Read a data set, reporting to `problems`; also return the rows of its files, which know their lines."""
     if format is not None and format not in FORMATS:
         raise DataError(f"unknown format {format!r}", file=path, remedy=nearest(format, FORMATS))
-    survey = look_at(path)
+    survey = look_at(path, reading)
     format = format or find_format(path, survey)
     reader = FORMATS[format].read
     if reader is None:
@@ -81,7 +106,7 @@ def read(path: Path, format: str | None, problems: Problems) -> tuple[Dataset, R
     raw = reader(survey, problems)
     add_sidecars(raw, survey, problems)
     name = path.name.split(".")[0] if path.is_file() else path.resolve().name
-    return _marked(assemble(raw, name, str(path), problems), path), raw
+    return _marked(assemble(raw, name, str(path), reading.labels_are, problems), path), raw
 
 
 def write(
@@ -101,6 +126,8 @@ def write(
         raise DataError(f"unknown format {format!r}", remedy=nearest(format, FORMATS))
     data = tidied(data)
     kind = FORMATS[format]
+    if not kind.writable:
+        raise DataError(f"{format} can be read, but not written", remedy="use csv, which it opens")
     if kind.write is not None:
         _check_writable(data, format, kind)
     originals = _original_points(data)
@@ -163,6 +190,7 @@ def tidied(data: Dataset) -> Dataset:
     texts = all(split.texts is not None for split in data.splits.values())
     features = None if texts or data.labels.features is None else canonical(data.labels.features)
     labels = replace(data.labels, texts=tidy(data.labels.texts), ids=tidy(data.labels.ids), features=features)
+    labels = replace(labels, alternatives=tidy(labels.alternatives))
     splits = {
         name: replace(
             split, labels=labels, texts=tidy(split.texts), ids=tidy(split.ids),

@@ -1,13 +1,15 @@
 """ROWS OF FILES → DATASET: what every reader hands over, checked against the labels and put together in one place.
 
-The number of labels comes from the label file, else from a header, else from the labels that occur; never from the
-largest id where a file says more. A row with an error keeps its place, so that filters and ids stay aligned in a check.
+A label is an id (a position among the labels) only where a file says how many labels there are and the numbers fit it:
+a label file, the header of a matrix, a filter. Everything else is a name, also 2020 or an EAN; the caller may decide.
+The number of labels comes from the label file, else from a header, else from the labels that occur. A row with an error
+keeps its place, so that filters and ids stay aligned in a check.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +48,9 @@ class Points:
     texts_at: Place | None = None
     ids: list[str] | None = None
     width: int | None = None  # number of labels that a header claims
-    digits_are_ids: bool = False  # labels that are texts may all be numbers, and are ids then
+    digits_are_ids: bool = False  # labels that are texts may all be numbers, and may be ids then
     features: sp.csr_array | None = None
+    columns: tuple[str, ...] = ()  # of a table that the texts come from
 
 
 @dataclass
@@ -58,6 +61,10 @@ class LabelTable:
     count: int
     texts: list[str] | None = None
     ids: list[str] | None = None
+    aliases: dict[str, int] = field(default_factory=dict)  # other names by which points may call a label
+    alternatives: list[tuple[int, str]] = field(default_factory=list)  # other texts of labels
+    broader: NDArray[np.int64] | None = None  # (P, 2): a label, and one that is broader
+    numbered: bool = True  # numbers may be positions; in a vocabulary they are notations
 
 
 @dataclass
@@ -72,18 +79,20 @@ class Raw:
     vocabulary: list[str] | None = None
 
 
-def assemble(raw: Raw, name: str, origin: str, problems: Problems) -> Dataset:
+def assemble(raw: Raw, name: str, origin: str, labels_are: str | None, problems: Problems) -> Dataset:
     """Check labels, values and filters, and build the data set."""
     if not raw.points:
         raise problems.fatal("no points", "no file with points", file=origin, remedy="add trn, tst or val files")
-    names = _number_labels(raw, problems)
+    names = _number_labels(raw, labels_are, problems)
     count = _label_count(raw, names, problems)
     table = raw.table
     texts = names if names is not None else table.texts if table else None
     ids = table.ids if table else None
     labels = Labels(count, None if texts is None else Texts(texts), None if ids is None else Texts(ids))
     if raw.label_features is not None:
-        labels = Labels(count, labels.texts, labels.ids, raw.label_features)
+        labels = replace(labels, features=raw.label_features)
+    if table is not None:
+        labels = _related(labels, table, problems)
     splits = {}
     for split, points in raw.points.items():
         targets = _targets(points, count, problems)
@@ -93,32 +102,51 @@ def assemble(raw: Raw, name: str, origin: str, problems: Problems) -> Dataset:
             None if points.texts is None else Texts(points.texts),
             None if points.ids is None else Texts(points.ids),
             points.features,
+            columns=points.columns,
         )  # fmt: skip
     vocabulary = None if raw.vocabulary is None else Texts(raw.vocabulary)
     return Dataset(labels, splits, name, vocabulary, origin)
 
 
-def _number_labels(raw: Raw, problems: Problems) -> list[str] | None:
-    """Replace label texts by ids in place; return the sorted label texts if no label file names them."""
-    named = [points for points in raw.points.values() if isinstance(points.labels, list)]
+def _related(labels: Labels, table: LabelTable, problems: Problems) -> Labels:
+    """Add other texts of labels, and which of them are broader; a number beyond the labels is an error."""
+    count, file = len(labels), table.at.file
+    beyond = [label for label, _ in table.alternatives if not 0 <= label < count]
+    pairs = np.zeros((0, 2), np.int64) if table.broader is None else table.broader
+    beyond += pairs[((pairs < 0) | (pairs >= count)).any(1)].max(1).tolist()
+    if beyond:
+        found = f"label {beyond[0]} of {count:,} labels among alternatives or broader ones"
+        raise problems.fatal("label id out of range", found, file=file, remedy=f"use ids 0 to {count - 1}")
+    if table.alternatives:
+        own = np.array([label for label, _ in table.alternatives], np.int64)
+        whose = label_matrix(np.arange(len(own) + 1), own, (len(own), count))
+        texts = Texts([text for _, text in table.alternatives])
+        labels = replace(labels, alternatives=texts, alternatives_of=whose)
+    if len(pairs):
+        pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+        starts = np.append(0, np.cumsum(np.bincount(pairs[:, 0], minlength=count)))
+        labels = replace(labels, broader=label_matrix(starts, pairs[:, 1], (count, count)))
+    return labels
+
+
+def _number_labels(raw: Raw, labels_are: str | None, problems: Problems) -> list[str] | None:
+    """Replace label names by ids in place; return the sorted names if no label file has them."""
+    open_points = [points for points in raw.points.values() if points.width is None]
+    named = [points for points in open_points if not _take_ids(raw, points, labels_are, problems)]
     if not named:
         return None
-    if all(points.digits_are_ids and _are_ids(points.labels) for points in named):
+    for points in named:
+        if not isinstance(points.labels, list):
+            points.labels = list(map(str, points.labels.tolist()))
+    table = raw.table
+    if table is not None and (table.texts is not None or table.ids is not None):
         for points in named:
-            points.labels = _parsed(points)
+            points.labels = _looked_up(points, table, problems)
         return None
-    mixed = [points for points in raw.points.values() if not isinstance(points.labels, list) and len(points.labels)]
-    for points in mixed:
-        found = f"labels are ids here, but texts in {named[0].at.file.name}"
-        problems.error("wrong type", found, file=points.at.file, remedy="write all labels as ids or all as texts")
-        points.counts, points.labels, points.values = np.zeros_like(points.counts), np.zeros(0, np.int64), None
-    if raw.table is not None and raw.table.texts is not None:
-        for points in named:
-            points.labels = _looked_up(points, raw.table, problems)
-        return None
-    if raw.table is not None:
+    if table is not None or len(named) < len(raw.points):
+        told = table.at.file if table is not None else named[0].at.file
         raise problems.fatal(
-            "unknown label text", "labels are texts, but the label file has no texts", file=raw.table.at.file,
+            "unknown label text", "labels are texts, but no label file has texts", file=told,
             remedy="add the label texts or write ids",
         )  # fmt: skip
     names = sorted({text for points in named for text in points.labels})
@@ -128,9 +156,50 @@ def _number_labels(raw: Raw, problems: Problems) -> list[str] | None:
     return names
 
 
-def _are_ids(labels: Sequence[Any] | NDArray[Any]) -> bool:
+def _take_ids(raw: Raw, points: Points, labels_are: str | None, problems: Problems) -> bool:
+    """Decide whether the labels of a file are ids, say why, and read them as ids if so."""
+    digits = points.digits_are_ids or labels_are == "ids"
+    numbers = not isinstance(points.labels, list) or (digits and _are_numbers(points.labels))
+    table = raw.table
+    sized = raw.label_features is not None or any(other.width is not None for other in raw.points.values())
+    if labels_are is not None:
+        ids, why = labels_are == "ids" and numbers, "as you say"
+        if labels_are == "ids" and not numbers:
+            found = f"label {next(text for text in points.labels if not _are_numbers([text]))!r} is no id"
+            raise problems.fatal("wrong type", found, file=points.at.file, remedy="write numbers, or say names")
+    elif not numbers:
+        ids, why = False, "they are not all numbers"
+    elif table is not None and not table.numbered:
+        ids, why = False, f"{table.at.file.name} is a vocabulary"
+    elif table is not None:
+        fits = _fits(points, table.count)
+        ids = fits or not _known(points, table)
+        why = f"{'the' if fits else 'not all'} numbers are positions in {table.at.file.name}"
+    else:
+        ids = bool(raw.pairs) or sized
+        why = "a file beside them counts labels" if ids else "no label file gives the numbers a meaning"
+    if len(points.labels) and (numbers or problems.collect):
+        problems.note(f"labels are {'ids' if ids else 'names'}: {why}")
+    if ids and isinstance(points.labels, list):
+        points.labels = _parsed(points)
+    return ids
+
+
+def _are_numbers(labels: Sequence[Any] | NDArray[Any]) -> bool:
     """Return whether all label texts are integers."""
     return all(text.removeprefix("-").isdecimal() and text.isascii() for text in labels)
+
+
+def _fits(points: Points, count: int) -> bool:
+    """Return whether all numbers are positions among so many labels."""
+    numbers = _parsed(points) if isinstance(points.labels, list) else points.labels
+    return not len(numbers) or bool(numbers.min() >= 0 and numbers.max() < count)
+
+
+def _known(points: Points, table: LabelTable) -> bool:
+    """Return whether all numbers are names or raw ids in a label file."""
+    known = {*(table.texts or ()), *(table.ids or ()), *table.aliases}
+    return all(str(label) in known for label in points.labels)
 
 
 def _parsed(points: Points) -> NDArray[np.int64]:
@@ -139,12 +208,15 @@ def _parsed(points: Points) -> NDArray[np.int64]:
 
 
 def _looked_up(points: Points, table: LabelTable, problems: Problems) -> NDArray[np.int64]:
-    """Find the row of every label text in the label file; an unknown or ambiguous text is an error."""
+    """Find the row of every label in the label file, by text, else by raw id; unknown or ambiguous is an error."""
     first: dict[str, int] = {}
     duplicates: dict[str, int] = {}
-    for row, text in enumerate(table.texts or ()):
-        if first.setdefault(text, row) != row:
-            duplicates.setdefault(text, row)
+    for column in (table.texts or (), table.ids or ()):
+        before = {*first}
+        for row, text in enumerate(column):
+            if text not in before and first.setdefault(text, row) != row:
+                duplicates.setdefault(text, row)
+    first = table.aliases | first
     ids = np.fromiter((first.get(str(text), -1) for text in points.labels), np.int64, len(points.labels))
     wrong = ids < 0
     if duplicates:
@@ -245,7 +317,10 @@ def _targets(points: Points, count: int, problems: Problems) -> LabelMatrix:
     indptr = np.concatenate([[0], np.cumsum(points.counts)])
     if problems.collect:
         _warn_duplicates(points, labels, problems)
-    return label_matrix(indptr, labels, (len(points.counts), count), points.values)
+    targets = label_matrix(indptr, labels, (len(points.counts), count), points.values)
+    nothing = 0 if points.values is None else int((points.values == 0).sum())
+    problems.repeated += max(0, len(labels) - nothing - targets.nnz)
+    return targets
 
 
 def _warn_duplicates(points: Points, labels: NDArray[np.int64], problems: Problems) -> None:

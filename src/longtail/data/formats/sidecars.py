@@ -1,7 +1,8 @@
 """SIDECAR FILES ↔ IDS, FILTERS, LABEL TEXTS: what most formats cannot hold themselves stands beside them.
 
 Lines are rows: `train_raw_ids.txt`, `label_raw_ids.txt`, label texts (`Y.txt`, `labels.txt`, `Z.all.txt`), and filters
-`trn_filter.txt` with a pair `point label` in a line. `label_count.txt` holds L where no label text is known.
+`trn_filter.txt` with a pair `point label` in a line. `label_count.txt` holds L where no label text is known. Other
+texts of labels stand in `label_alternatives.txt`, broader labels as pairs in `label_broader.txt`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longtail.data.dataset import Dataset
-from longtail.data.formats.lines import decoded, read_bytes, read_texts, write_texts
+from longtail.data.formats.lines import clean, decoded, read_bytes, read_texts, write_texts
 from longtail.data.formats.rows import MOST_LABELS, LabelTable, Place, Raw
+from longtail.data.formats.skos import read_skos
 from longtail.data.formats.survey import LONG, SHORT, Survey
 from longtail.data.problems import Problems
 
@@ -38,6 +40,26 @@ def add_sidecars(raw: Raw, survey: Survey, problems: Problems) -> None:
             raw.table = LabelTable(Place(path, range(1, len(ids) + 1)), len(ids), None, ids)
         elif raw.table.ids is None:
             raw.table.ids = _rows_of(path, raw.table.count, problems)
+    if raw.table is not None:
+        path = survey.get("alternatives")
+        if path is not None:
+            raw.table.alternatives = _alternatives(path, problems)
+        path = survey.get("broader")
+        if path is not None:
+            raw.table.broader = read_pairs(path, problems)
+
+
+def _alternatives(path: Path, problems: Problems) -> list[tuple[int, str]]:
+    """Read other texts of labels: the number of a label, a tab, a text."""
+    found = []
+    for number, line in decoded(read_bytes(path, problems), path, problems):
+        label, tab, text = line.partition("\t")
+        if tab and label.isascii() and label.isdecimal() and len(label) < 16:
+            found.append((int(label), clean(text)))
+        elif line.strip():
+            remedy = "write the number of a label, a tab, and a text"
+            problems.error("bad line", f"{line[:80]!r} is no text of a label", file=path, line=number, remedy=remedy)
+    return found
 
 
 def _rows_of(path: Path, count: int, problems: Problems) -> list[str]:
@@ -72,11 +94,14 @@ def read_pairs(path: Path, problems: Problems) -> NDArray[np.int64]:
 
 
 def read_label_lines(survey: Survey, problems: Problems) -> LabelTable | None:
-    """Read label texts, one a line, from Y.txt or its namesakes; else the bare number of labels."""
+    """Read label texts, one a line, from Y.txt or its namesakes; else a vocabulary; else the bare number of labels."""
     path = survey.get("labels", prefer=".txt")
     if path is not None:
         texts = read_texts(path, problems)
         return LabelTable(Place(path, range(1, len(texts) + 1)), len(texts), texts)
+    path = survey.get("vocabularies")
+    if path is not None:
+        return read_skos(path, survey.reading.language, problems)
     path = survey.get("label_count")
     if path is None:
         return None
@@ -97,8 +122,15 @@ def write_sidecars(data: Dataset, folder: Path, *, ids: bool = True, repository:
             write_texts(folder / file, (f"{point} {label}" for point, label in pairs.tolist()))
         if ids and split.ids is not None:
             write_texts(folder / f"{LONG[name]}_raw_ids.txt", split.ids)
-    if ids and data.labels.ids is not None:
-        write_texts(folder / "label_raw_ids.txt", data.labels.ids)
+    labels = data.labels
+    if ids and labels.ids is not None:
+        write_texts(folder / "label_raw_ids.txt", labels.ids)
+    if labels.alternatives is not None and labels.alternatives_of is not None:
+        lines = zip(labels.alternatives_of.indices.tolist(), labels.alternatives, strict=True)
+        write_texts(folder / "label_alternatives.txt", (f"{label}\t{text}" for label, text in lines))
+    if labels.broader is not None:
+        pairs = np.column_stack(labels.broader.nonzero())
+        write_texts(folder / "label_broader.txt", (f"{label} {other}" for label, other in pairs.tolist()))
 
 
 def write_label_lines(data: Dataset, folder: Path, file: str) -> None:

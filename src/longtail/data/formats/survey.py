@@ -10,6 +10,7 @@ Roles (S is trn|train, tst|test or val|valid|validation|dev; `.gz` may follow an
     ids       S_raw_ids         one raw id a line
     filter    S_filter, S_filter_labels, filter_labels_S     pairs "point label"
     labels    lbl|label|labels|Y|Z.all     label texts;  label_ids  label_raw_ids;  label_features  Yf|lbl_X_Xf|Z
+    label_alternatives "label<TAB>text", label_broader "label label";  vocabularies  *.ttl, *.rdf … (SKOS)
     label_count, vocabulary (Xf)
 """
 
@@ -18,12 +19,13 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from longtail.data.dataset import SPLITS
-from longtail.data.formats.lines import UTF_16, read_bytes, read_head
+from longtail.data.formats.columns import IDS, LABELS, TEXTS, WEIGHTS, Reading
+from longtail.data.formats.lines import read_bytes, read_head
 from longtail.data.problems import Problems
 from longtail.errors import DataError
 
@@ -42,24 +44,29 @@ _ROLES = [
     ("ids", rf"{_S}_raw_ids{_TEXT}"),
     ("filter", rf"{_S}_filter(?:_labels)?{_TEXT}|filter_labels_(?P<array>{'|'.join(TOKENS)}){_TEXT}"),
     ("label_ids", rf"labels?_raw_ids{_TEXT}"),
+    ("alternatives", rf"label_alternatives{_TEXT}"),
+    ("broader", rf"label_broader{_TEXT}"),
+    ("vocabularies", r".*\.(?:ttl|n3|nt|rdf)|.*skos.*\.xml"),
     ("label_count", rf"label_count{_TEXT}"),
     ("label_features", rf"(?:yf|lbl_x_xf){_TEXT}|z{_ARRAY}"),
     ("vocabulary", rf"xf{_TEXT}"),
-    ("labels", r"(?:lbl|labels?|y|z\.all)\.(?:txt|jsonl?|ndjson|csv|tsv|parquet)"),
-    ("points", rf"(?:.*[-_.])?{_S}(?:\.(?:txt|jsonl?|ndjson|csv|tsv|parquet|svm|libsvm))?"),
+    ("labels", r"(?:lbl|labels?|y|z\.all)\.(?:txt|jsonl?|ndjson|csv|tsv|parquet|xlsx)"),
+    ("points", rf"(?:.*[-_.])?{_S}(?:\.(?:txt|jsonl?|ndjson|csv|tsv|parquet|xlsx|svm|libsvm))?"),
 ]
 _PATTERNS = [(role, re.compile(pattern)) for role, pattern in _ROLES]
 
 RECOGNISED = (
-    "longtail recognises a folder with files for trn|train, tst|test, val|dev (jsonl, csv, tsv, parquet, fastText, "
-    "pecos, one-file sparse), or trn_X_Y.txt with trn_X.txt or trn_X_Xf.txt, or train_texts.txt with train_labels.txt, "
-    "or one file of these; where the content does not tell the format, name it with --from (format= in Python)"
+    "longtail recognises a table (csv, tsv, xlsx, parquet, jsonl), a folder with files for trn|train, tst|test, "
+    "val|dev (tables, fastText, pecos, one-file sparse), or trn_X_Y.txt with trn_X.txt or trn_X_Xf.txt, or "
+    "train_texts.txt with train_labels.txt, or one file of these; "
+    "where the content does not tell the format, name it with --from (format= in Python)"
 )
 ONE_FORMAT = (
     "keep one format in a folder; where every split has files of several, name the one to read with --from "
     "(format= in Python)"
 )
-COLUMNS = {"text", "title", "content", "labels", "label", "weights", "weight", "id", "uid"}
+COLUMNS = {*TEXTS, *LABELS, *WEIGHTS, *IDS}
+TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".xlsx")
 
 
 def role(name: str) -> tuple[str, str] | None:
@@ -79,10 +86,11 @@ def role(name: str) -> tuple[str, str] | None:
 
 @dataclass(frozen=True)
 class Survey:
-    """The files of one data set by role and split."""
+    """The files of one data set by role and split, and what the caller says of them."""
 
     root: Path
     files: Mapping[tuple[str, str], tuple[Path, ...]]
+    reading: Reading = field(default_factory=Reading)
 
     def get(self, what: str, split: str = "", *, prefer: str = "") -> Path | None:
         """Return the file of a role, None if there is none; of several take the one that ends with `prefer`."""
@@ -102,14 +110,17 @@ class Survey:
                 yield split
 
 
-def look_at(path: Path) -> Survey:
-    """List the files of a folder by role; a single file is the split that its name says, else train."""
+def look_at(path: Path, reading: Reading = Reading()) -> Survey:  # noqa: B008  (frozen)
+    """List the files of a folder by role; a single file is the split that its name says, else train.
+
+    In a folder without any file of points, its only table is the training split, whatever it is called.
+    """
     if not path.exists():
         raise DataError("not found", file=path, remedy="give a folder or a file that exists")
     if path.is_file():
         known = role(path.name)
         split = known[1] if known and known[0] == "points" else ""
-        return Survey(path.parent, {("points", split or "train"): (path,)})
+        return Survey(path.parent, {("points", split or "train"): (path,)}, reading)
     files: dict[tuple[str, str], tuple[Path, ...]] = {}
     try:
         names = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
@@ -119,7 +130,16 @@ def look_at(path: Path) -> Survey:
         known = role(entry.name)
         if known:
             files[known] = (*files.get(known, ()), entry)
-    return Survey(path, files)
+    if not any(what in ("points", "targets", "tags") for what, _ in files):
+        tables = [entry for entry in names if _plain_name(entry).endswith(TABLES) and role(entry.name) is None]
+        if len(tables) == 1:
+            files["points", "train"] = (tables[0],)
+    return Survey(path, files, reading)
+
+
+def _plain_name(path: Path) -> str:
+    """Return the name of a file in lower case, without .gz."""
+    return path.name.lower().removesuffix(".gz")
 
 
 def find_format(path: Path, survey: Survey) -> str:
@@ -129,7 +149,7 @@ def find_format(path: Path, survey: Survey) -> str:
     kinds: dict[str, Path] = {}
     for split in survey.splits("points"):
         for file in survey.files["points", split]:
-            kinds.setdefault(sniff(read_head(file)), file)
+            kinds.setdefault(sniff(read_head(file), _plain_name(file)), file)
     unknown = kinds.pop("", None)
     if len(kinds) > 1:
         found = ", ".join(f"{file.name} is {kind}" for kind, file in kinds.items())
@@ -147,31 +167,32 @@ def find_format(path: Path, survey: Survey) -> str:
 
 def _explain(file: Path) -> None:
     """Raise what can be said of a file of points that is like no format."""
-    head = read_head(file)
-    if not head.strip() or head.startswith(UTF_16):
+    if not read_head(file).strip():
         read_bytes(file, Problems())  # says why a file that is not empty cannot be read
         raise DataError("an empty file", file=file, remedy="write one point a line, or remove the file")
-    if file.name.lower().removesuffix(".gz").endswith((".csv", ".tsv")):
-        first = head.partition(b"\n")[0].decode("utf-8", "replace").strip()
-        found = f"the first row {first[:60]!r} does not name the columns text and labels"
-        raise DataError(found, file=file, line=1, remedy="begin with a header row such as: text,labels")
 
 
-def sniff(head: bytes) -> str:
-    r"""Return the format of a file of points, from its first bytes, "" if unknown.
+def sniff(head: bytes, name: str = "") -> str:
+    r"""Return the format of a file of points, from its first bytes, else from its name, "" if unknown.
 
     >>> sniff(b'{"text": "a", "labels": [0]}'), sniff(b"__label__3 a"), sniff(b"2 5 7\n1,2 0:1.5"), sniff(b"1,2\ta b")
     ('jsonl', 'fasttext', 'xc', 'pecos')
     """
     first = head.partition(b"\n")[0].removesuffix(b"\r")
-    pecos = re.match(rb"(?:\d+(?:,\d+)*)?\t", first)
-    table = not first.startswith(b"__label__") and not pecos and _has_columns(first, find_separator(first, ","))
+    named = name.endswith((".csv", ".tsv"))
+    pecos = re.match(rb"(?:\d+(?:,\d+)*)?\t", first) and not named
+    mark = find_separator([first.decode("utf-8", "replace")], ",")
+    table = not first.startswith(b"__label__") and not pecos and _has_columns(first, mark)
     if head.startswith(b"PAR1"):
         kind = "parquet"
+    elif head.startswith(b"PK\x03\x04") and (name.endswith(".xlsx") or b"xl/" in head):
+        kind = "excel"
     elif re.search(rb"^__label__", head, re.MULTILINE) and not table:  # a text of a table may begin so
         kind = "fasttext"
     elif first.lstrip(b" ").startswith(b"{"):
         kind = "xmc-json" if _has_key(first, "target_ind") else "jsonl"
+    elif re.match(rb"\s*\[\s*\{", head) and not named:
+        kind = "jsonl"
     elif re.fullmatch(rb" *\d+ +\d+ +\d+ *", first):
         kind = "xc"
     elif _has_columns(first, "\t"):
@@ -179,18 +200,34 @@ def sniff(head: bytes) -> str:
     elif pecos:
         kind = "pecos"
     else:
-        kind = "csv" if table else ""
+        kind = "csv" if table else name[-3:] if named and head.strip() else ""
     return kind
 
 
-def find_separator(header: bytes, usual: str) -> str:
-    """Return which of , ; and tab separates the columns of a header row: the usual one, unless another finds more.
+def find_separator(lines: Sequence[str], usual: str) -> str:
+    """Return which of , ; tab and | separates the cells: the one that gives most known columns, else even rows.
 
-    >>> find_separator(b"text;labels", ","), find_separator(b"text,labels", ","), find_separator(b"text", ",")
+    >>> find_separator(["text;labels"], ","), find_separator(["text,labels"], ","), find_separator(["text"], ",")
     (';', ',', ',')
+    >>> find_separator(["red cat; old;cat", "dog;a"], ","), find_separator(["red, old;cat", "dog;a, b, c"], ",")
+    (',', ';')
     """
     marks = usual + ",;\t"  # of equals max takes the first
-    return max(marks, key=lambda mark: len(_cells(header, mark) & COLUMNS))
+    header = lines[0].encode("utf-8", "replace") if lines else b""
+    best = max(marks + "|", key=lambda mark: len(_cells(header, mark) & COLUMNS))
+    if _cells(header, best) & COLUMNS:
+        return best
+    return max(marks, key=lambda mark: _even_width(lines, mark))
+
+
+def _even_width(lines: Sequence[str], mark: str) -> int:
+    """Return how many cells a mark makes of every line, 0 if not of all the same number, or only one."""
+    try:
+        widths = [len(row) for row in csv.reader((line + "\n" for line in lines), delimiter=mark) if row]
+    except csv.Error:
+        return 0
+    even = len({*(widths[:-1] if len(widths) > 20 else widths)}) == 1  # the last of many may be cut
+    return widths[0] if even and widths[0] > 1 else 0
 
 
 def _has_key(line: bytes, key: str) -> bool:
@@ -205,7 +242,7 @@ def _has_key(line: bytes, key: str) -> bool:
 def _has_columns(first: bytes, separator: str) -> bool:
     """Return whether a line is the header of a table with columns for texts and labels."""
     cells = _cells(first, separator)
-    return bool(cells & {"text", "title"} and cells & {"labels", "label"})
+    return bool(cells & {*TEXTS} and cells & {*LABELS})
 
 
 def _cells(first: bytes, separator: str) -> set[str]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longtail.data.formats.lines import clean, has_surrogate
-from longtail.data.formats.rows import MOST_LABELS, Place
+from longtail.data.formats.rows import Place
 from longtail.data.problems import Problems
 
 Labels = NDArray[np.int64] | list[str]
@@ -88,8 +88,8 @@ def _flat(labels: list[Any], place: Place, size: NDArray[np.int64], problems: Pr
         return [clean(label) for label in labels]
     try:
         return np.array(labels, np.int64)
-    except OverflowError:  # out of range for certain: the check against L reports them
-        return np.array([min(max(label, -1), MOST_LABELS) for label in labels], np.int64)
+    except OverflowError:  # no position, but perhaps names
+        return [str(label)[:4000] for label in labels]
 
 
 def _numbers(values: list[Any]) -> NDArray[np.float64]:

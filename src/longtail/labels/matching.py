@@ -1,0 +1,108 @@
+"""LABELS OF OTHER FILES → LABELS OF A MODEL: by name or raw id, where training and test data were read apart.
+
+Labels that the model does not know stay: they come after its own, so that every metric counts them as missed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longtail.data.dataset import Labels, Split
+from longtail.errors import DataError
+from longtail.types import LabelMatrix, Texts, counted, joined, label_matrix
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Points over the labels of a model, and the names of labels that it does not know."""
+
+    split: Split
+    unknown: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """Say what is unknown, "" if nothing is."""
+        if not self.unknown:
+            return ""
+        some = ", ".join(map(repr, self.unknown[:3])) + (" …" if len(self.unknown) > 3 else "")
+        return f"{counted(len(self.unknown), 'label')} of the data unknown to the model, counted as missed: {some}"
+
+
+def match_labels(split: Split, labels: Labels) -> Matched:
+    """Give the labels of points the numbers that a model gives them; points that have these are returned as they are.
+
+    >>> from longtail.data.dataset import from_rows
+    >>> test = from_rows({"test": (["a"], [[0, 1]])}, label_texts=["dog", "owl"]).test
+    >>> matched = match_labels(test, Labels(2, Texts(["cat", "dog"])))
+    >>> matched.split.targets.indices.tolist(), matched.unknown
+    ([1, 2], ('owl',))
+    """
+    if same_labels(split.labels, labels):
+        return Matched(split)
+    places = _places(split.labels, labels)
+    used = np.zeros(len(split.labels), np.bool_)
+    used[split.targets.indices] = True
+    if used.any() and (places[used] < 0).all():
+        raise DataError(
+            f"the model knows none of the {int(used.sum()):,} labels of the data",
+            remedy="evaluate on data with the labels that it was trained for, by the same names or ids",
+        )
+    new = np.flatnonzero(used & (places < 0))
+    places[new] = len(labels) + np.arange(len(new))
+    names = split.labels.texts if split.labels.texts is not None else split.labels.ids
+    unknown = tuple(names[int(label)] if names is not None else str(label) for label in new)
+    wider = Labels(len(labels) + len(new), _with(labels.texts, unknown), _with(labels.ids, unknown))
+    targets, excluded = (_renumbered(matrix, places, len(wider)) for matrix in (split.targets, split.excluded))
+    return Matched(replace(split, labels=wider, targets=targets, excluded=excluded), unknown)
+
+
+def padded(frequencies: NDArray[np.int64], labels: Labels) -> NDArray[np.int64]:
+    """Give unknown labels no training points."""
+    return np.pad(frequencies, (0, len(labels) - len(frequencies)))
+
+
+def same_labels(own: Labels, labels: Labels) -> bool:
+    """Return whether labels begin with those of the model, as far as their texts and ids tell."""
+    if len(own) < len(labels):
+        return False
+    pairs = [(own.texts, labels.texts), (own.ids, labels.ids)]
+    known = [(one[: len(labels)], other) for one, other in pairs if one is not None and other is not None]
+    return all(one == other for one, other in known) and (bool(known) or len(own) == len(labels))
+
+
+def _places(own: Labels, labels: Labels) -> NDArray[np.int64]:
+    """Find the number of every label in the model, by raw id or name, -1 if it has none."""
+    if own.texts is None and own.ids is None:
+        raise DataError(
+            f"the data has {len(own)} labels, the model {len(labels)}",
+            remedy="evaluate on the data set that the model was trained for, or write labels by name",
+        )
+    by_text = {text: place for place, text in reversed(list(enumerate(labels.texts or ())))}
+    by_id = {text: place for place, text in reversed(list(enumerate(labels.ids or ())))}
+    columns = [(own.ids, by_id), (own.texts, by_text), (own.texts, by_id), (own.ids, by_text)]
+    places = np.full(len(own), -1, np.int64)
+    for names, known in columns:
+        for place, name in enumerate(names or ()):
+            if places[place] < 0:
+                places[place] = known.get(name, -1)
+    numbers = own.texts or Texts([])
+    if (places < 0).all() and all(name.isdecimal() and name.isascii() and len(name) < 10 for name in numbers):
+        found = np.array([int(name) for name in numbers], np.int64)  # names that are numbers, for want of a label file
+        places = np.where(found < len(labels), found, -1)
+    return places
+
+
+def _with(names: Texts | None, more: tuple[str, ...]) -> Texts | None:
+    """Add names."""
+    return None if names is None else joined(names, Texts(list(more)))
+
+
+def _renumbered(matrix: LabelMatrix, places: NDArray[np.int64], count: int) -> LabelMatrix:
+    """Give the columns of a matrix other numbers; -1 drops one."""
+    columns = places[matrix.indices]
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    keep = columns >= 0
+    starts = np.append(0, np.cumsum(np.bincount(rows[keep], minlength=matrix.shape[0])))
+    return label_matrix(starts, columns[keep], (int(matrix.shape[0]), count), matrix.data[keep])
