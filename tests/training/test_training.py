@@ -273,7 +273,8 @@ def test_so_many_epochs_are_trained_as_were_asked_for_and_what_was_done_is_kept(
     assert [(stage.stage, stage.epochs, stage.steps) for stage in model.done] == [("training", epochs, 4 * epochs)]
     model.save(tmp_path / "run")
     assert Model.load(tmp_path / "run").done == model.done
-    assert f"training: {epochs} epochs, {4 * epochs} steps" in (tmp_path / "run" / "README.md").read_text()
+    assert f"| training | {epochs} | {4 * epochs} | 100 |" in (tmp_path / "run" / "README.md").read_text()
+    assert str(model.done[0]) == f"training: {epochs} epochs, {4 * epochs} steps of 100"
 
 
 def test_what_a_stopped_or_continued_stage_did_is_kept_too(tmp_path):
@@ -297,3 +298,9 @@ def test_a_setting_that_could_change_nothing_is_refused(name, path, schedule):
         overridden(find_recipe(name), [(f"training.{path}", 0.35)])
     settings = [(f"training.{path}", 0.35), ("training.schedule", schedule)]
     assert overridden(find_recipe(name), settings).stages[-1].fields()[path] == 0.35
+
+
+@pytest.mark.parametrize("setting", ["patience", "curves"])
+def test_what_needs_held_out_points_is_refused_where_there_are_none(setting):
+    with pytest.raises(RecipeError, match="19 training points are too few"):
+        lt.fit(short("frugal", augment=[], **{f"training__{setting}": 1 if setting == "patience" else True}), board(19))

@@ -79,8 +79,13 @@ class Training(LoopSettings, Stage):
 
     def _validate(self, fit: Fit, network: Any) -> Callable[[], dict[str, float]] | None:
         """Measure validation points, where the settings ask for it."""
-        if fit.validation is None or not (self.patience or self.curves):
+        if not (self.patience or self.curves):
             return None
+        if fit.validation is None:
+            raise RecipeError(
+                f"{fit.recipe.name}: training.patience and training.curves need held-out points, and {len(fit.train)} "
+                "training points are too few to hold any out; leave these settings out, or give more data"
+            )
         some = fit.validation.take(np.arange(min(len(fit.validation), MEASURED)))
 
         def measure() -> dict[str, float]:
