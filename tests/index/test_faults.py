@@ -192,7 +192,7 @@ def test_an_index_file_that_is_lost_or_damaged_can_be_made_again(run):
 def test_a_pipe_among_the_files_is_refused(run):
     (run / "metrics.json").unlink()
     os.mkfifo(run / "metrics.json")
-    with pytest.raises(ModelError, match="not a file"):
+    with pytest.raises(ModelError, match="not a regular file"):
         Index.load(run)
 
 

@@ -192,7 +192,7 @@ def test_rows_without_candidates_are_no_trouble():
 def test_a_retriever_comes_back():
     settings_of = Near(num_candidates=5, num_neighbours=4, gamma=0.3)
     near = retriever(1, keep=5, neighbours=4, gamma=0.3, beta=0.7)
-    opened = settings_of.open(near.arrays(), 8)
+    opened = settings_of.open(near.arrays(), 5)
     queries = np.eye(5, dtype=np.float32)
     assert np.array_equal(opened.propose(queries, Given).toarray(), near.propose(queries, Given).toarray())
     assert opened.beta == 0.7 and not opened.undecided
