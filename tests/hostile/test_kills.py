@@ -11,7 +11,7 @@ import pytest
 from hostile.kills import CASES
 
 # One kill of so many is tried by `make test`; all of them by `make test-all`.
-QUICK = {"train": 85, "force": 99, "index": 15, "add": 4, "undo": 7, "convert --force": 13}
+QUICK = {"force": 99, "index": 15, "add": 4}
 
 
 def killed(name: str, place: Path, share: int) -> dict[str, object]:
