@@ -162,7 +162,7 @@ def test_a_crowded_label_is_near_if_one_of_its_centroids_is(monkeypatch):
     opened = Near(gamma=0.0, num_candidates=3).open(near.arrays(), 6)
     np.testing.assert_array_equal(opened.propose(queries, Given).toarray(), proposed)
     for wrong in (near.label_of[::-1], near.label_of[:-1], np.zeros(5, np.int32), np.array([0, 0, 1, 1, 1], np.int32)):
-        with pytest.raises(ModelError, match="near in the model"):
+        with pytest.raises(ModelError, match=r"array near\.labels"):
             Near().open(near.arrays() | {"near.labels": wrong}, 6)
 
 
