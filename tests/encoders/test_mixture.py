@@ -245,11 +245,11 @@ def test_a_head_of_another_shape_is_refused():
     arrays = settings.build(64, None).freeze().arrays("h")
     assert set(arrays) == {f"h.{key}" for key in ("kernels", "offset", "scale", "shift", "weight", "bias")}
     for name, array in arrays.items():
-        with pytest.raises(ModelError, match="layer h has a shape"):
+        with pytest.raises(ModelError, match=r"array h\.\w+ is damaged"):
             settings.open(arrays | {name: array[:-1]}, "h", 64)
-    with pytest.raises(ModelError, match="layer h has a shape"):
+    with pytest.raises(ModelError, match=r"array h\.\w+ is damaged"):
         settings.open(arrays, "h", 80)
-    with pytest.raises(KeyError, match=r"h\.kernels"):  # the loader of models turns this into one line
+    with pytest.raises(ModelError, match=r"h\.kernels is missing"):
         settings.open({}, "h", 64)
 
 

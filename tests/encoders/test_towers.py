@@ -195,7 +195,7 @@ def test_a_bag_as_arrays_equals_the_tower(relu):
     np.testing.assert_allclose(expected, np.maximum(slow, 0) if relu else slow, atol=1e-5)
     opened = settings.open(frozen.arrays(), words)
     assert np.array_equal(opened.encode(Query(TEXTS)), frozen.encode(Query(TEXTS)))
-    with pytest.raises(ModelError, match="do not fit the vocabulary"):
+    with pytest.raises(ModelError, match="with vocabulary"):
         settings.open({"words": frozen.vectors[:, :5]}, words)
 
 
@@ -210,6 +210,7 @@ def test_an_ordered_encoder_as_arrays_equals_the_tower(settings):
     with torch.no_grad():
         expected = tower.module(torch.from_numpy(table[inputs.ids].astype(np.float32)), 0.0).numpy()
         np.testing.assert_allclose(tower(inputs, None).pooled.numpy(), expected, rtol=1e-4, atol=1e-4)
+    expected[(inputs.ids == 0).all(axis=1)] = 0  # an empty text is not answered
     frozen = tower.freeze(words)
     assert isinstance(frozen, FrozenOrdered) and frozen.needs_torch
     opened = settings.open(frozen.arrays(), words)
@@ -232,10 +233,10 @@ def test_layers_that_do_not_fit_are_refused():
     arrays = tower.freeze(words).arrays()
     fewer = {name: array for name, array in arrays.items() if name != "encoder.gates"}
     for settings, some in ((inception(channels=7), arrays), (inception(), fewer)):
-        with pytest.raises(ModelError, match="do not fit its settings"):
-            settings.open(some, words).encode(Query(TEXTS))
+        with pytest.raises(ModelError, match=r"is damaged|gates is missing"):
+            settings.open(some, words)
     for name in ("words", "weights"):
-        with pytest.raises(ModelError, match="do not fit the vocabulary"):
+        with pytest.raises(ModelError, match="with vocabulary"):
             inception().open(arrays | {name: arrays[name][1:]}, words)
 
 

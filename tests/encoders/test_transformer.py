@@ -139,7 +139,7 @@ def test_a_hostile_folder_is_refused(folder, tmp_path):
     about = json.loads((tmp_path / "model" / "encoder.json").read_text())
     for change, what in (
         ({"model_type": "os.system"}, "no encoder of the kind"),
-        ({"hidden_size": 1 << 20}, "the weight"),
+        ({"hidden_size": 1 << 20}, "not float32 "),
     ):
         wrong = {**about, "config": {**about["config"], **change}}
         (tmp_path / "model" / "encoder.json").write_text(json.dumps(wrong))

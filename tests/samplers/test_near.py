@@ -162,7 +162,7 @@ def test_a_crowded_label_is_near_if_one_of_its_centroids_is(monkeypatch):
     opened = Near(gamma=0.0, num_candidates=3).open(near.arrays(), 6)
     np.testing.assert_array_equal(opened.propose(queries, Given).toarray(), proposed)
     for wrong in (near.label_of[::-1], near.label_of[:-1], np.zeros(5, np.int32), np.array([0, 0, 1, 1, 1], np.int32)):
-        with pytest.raises(ModelError, match="near in the model"):
+        with pytest.raises(ModelError, match=r"array near\.labels"):
             Near().open(near.arrays() | {"near.labels": wrong}, 6)
 
 
@@ -192,7 +192,7 @@ def test_rows_without_candidates_are_no_trouble():
 def test_a_retriever_comes_back():
     settings_of = Near(num_candidates=5, num_neighbours=4, gamma=0.3)
     near = retriever(1, keep=5, neighbours=4, gamma=0.3, beta=0.7)
-    opened = settings_of.open(near.arrays(), 8)
+    opened = settings_of.open(near.arrays(), 5)
     queries = np.eye(5, dtype=np.float32)
     assert np.array_equal(opened.propose(queries, Given).toarray(), near.propose(queries, Given).toarray())
     assert opened.beta == 0.7 and not opened.undecided

@@ -211,10 +211,10 @@ def test_blending_adds_what_words_say():
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("labels", lambda array: array[:, :2], "shapes of label vectors disagree"),
-        ("bias", lambda array: array[:1], "shapes of label vectors disagree"),
-        ("words", lambda array: array[:1], "do not fit the vocabulary"),
-        ("head.weight", lambda array: array[:3], "layer head"),
+        ("labels", lambda array: array[:, :2], "array labels is damaged"),
+        ("bias", lambda array: array[:1], "array bias is damaged"),
+        ("words", lambda array: array[:1], "array words is damaged"),
+        ("head.weight", lambda array: array[:3], "array head.weight is damaged"),
     ],
 )
 def test_files_whose_shapes_disagree_are_refused(tmp_path, name, change, message):

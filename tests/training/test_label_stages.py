@@ -384,6 +384,6 @@ def test_a_graph_of_other_labels_is_refused():
     opened = last.open(arrays, model.vectors.first, None)
     assert (opened.graph != model.vectors.graph).nnz == 0 and opened.depth == 100
     fewer = {name: array for name, array in arrays.items() if not name.startswith("traverse.graph")}
-    other = lt.files.matrix_arrays("traverse.graph", model.vectors.graph[:5, :5])
-    with pytest.raises(lt.errors.ModelError, match="does not fit its labels"):
+    other = lt.arrays.matrix_arrays("traverse.graph", model.vectors.graph[:5, :5])
+    with pytest.raises(lt.errors.ModelError, match=r"traverse.graph is damaged: it is \(5, 5\)"):
         last.open(fewer | other, model.vectors.first, None)

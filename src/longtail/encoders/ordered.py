@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from longtail.arrays import FLOATS, INTS, LARGEST, Array, checked
+from longtail.arrays import FLOATS, INTS, LARGEST, TRAIN, Array, checked
 from longtail.data.sequences import Sequences
 from longtail.data.tokens import Words
 from longtail.encoders.bag import checked_words, start_words, word_cost
@@ -176,14 +176,14 @@ class FrozenOrdered(FrozenSequence):
         return arrays | {f"encoder.{name}": array for name, array in self.parameters.items()}
 
 
-def checked_layers(arrays: Mapping[str, NDArray[Any]], wanted: Mapping[str, Any]) -> Arrays:
+def checked_layers(arrays: Mapping[str, NDArray[Any]], wanted: Mapping[str, Any], remedy: str = TRAIN) -> Arrays:
     """Return the arrays of layers in torch if they fit; whole numbers are counts, or places in a list as long."""
     schema = []
     for name, tensor in wanted.items():
         shape, whole = tuple(tensor.shape), not tensor.is_floating_point()
-        high = len(tensor) - 1 if whole and shape else LARGEST
+        high = len(tensor) - 1 if whole and len(shape) == 1 else LARGEST
         schema.append(Array(name, shape, INTS if whole else FLOATS, 0 if whole else -LARGEST, high))
-    return dict(zip(wanted, checked(arrays, schema), strict=True))
+    return dict(zip(wanted, checked(arrays, schema, remedy=remedy), strict=True))
 
 
 def weighed(inputs: Ordered, weights: Floats) -> Bags:

@@ -104,7 +104,7 @@ def fitting(tokenizer: Pretrained, arrays: Mapping[str, NDArray[Any]]) -> Arrays
     embedded = layers.get_input_embeddings().weight.shape[0]
     if tokenizer.last_id >= embedded:
         raise ModelError(f"{tokenizer.source}: token {tokenizer.last_id} has no vector among {embedded}; train again")
-    return checked_layers(given, wanted)
+    return checked_layers(given, wanted, f"train again, or use another encoder than {tokenizer.source}")
 
 
 def _settings(tokenizer: Pretrained) -> Any:
