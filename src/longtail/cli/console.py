@@ -75,7 +75,7 @@ def continues(unfinished: Path | None = None) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         command = shlex.join(["longtail", *sys.argv[1:]])
-        if unfinished is not None and not unfinished.exists():
+        if unfinished is not None and not any(unfinished.rglob("*.safetensors")):
             say(f"stopped; nothing was written. The same command begins again: {command}")
         else:
             say(f"stopped; the same command goes on where it was: {command}")
