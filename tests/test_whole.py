@@ -38,7 +38,7 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
     assert not target.exists()
     with whole_folder(target) as partial:
         (partial / "a").write_text("1")
-    with pytest.raises(DataError, match="--force"), whole_folder(target):
+    with pytest.raises(DataError, match="force=True"), whole_folder(target):
         pass
     (target / "a").rename(target / "trn.jsonl")
     with whole_folder(target, force=True) as partial:

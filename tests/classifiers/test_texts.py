@@ -248,7 +248,7 @@ def test_label_vectors_come_back_from_their_arrays(name, network_of):
     np.testing.assert_array_equal(opened.rows_for(texts), scorer.rows_for(texts))
     np.testing.assert_array_equal(opened.top(Query(texts), 5), scorer.top(Query(texts), 5))
     for key in [key for key in arrays if key.startswith("texts.")]:
-        with pytest.raises(ModelError, match="not fit"):
+        with pytest.raises(ModelError, match="damaged"):
             CLASSIFIERS[name].open(arrays | {key: arrays[key][:-1]}, scorer.tower, None, DIM)
 
 

@@ -75,7 +75,8 @@ def continues(unfinished: Path | None = None) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         command = shlex.join(["longtail", *sys.argv[1:]])
-        if unfinished is not None and not any(unfinished.rglob("*.safetensors")):
+        kept = () if unfinished is None else (file.name for file in unfinished.rglob("*") if file.is_file())
+        if unfinished is not None and not set(kept) - {"run.json"}:
             say(f"stopped; nothing was written. The same command begins again: {command}")
         else:
             say(f"stopped; the same command goes on where it was: {command}")

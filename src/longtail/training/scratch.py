@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ def training(out: Path, scratch: Path, *, force: bool) -> Iterator[None]:
     out.parent.mkdir(parents=True, exist_ok=True)
     handle = None
     while handle is None:
-        scratch.mkdir(exist_ok=True)
+        with suppress(FileExistsError):  # also where another one removes it at this moment
+            scratch.mkdir()
         handle = hold(scratch)
         if handle is None and scratch.exists():
             raise DataError("another training is writing here", file=out, remedy="wait for it, or give another --out")
