@@ -51,5 +51,5 @@ def test_a_curve_that_falls_is_refused(tmp_path):
     assert Probabilities.load(tmp_path) is None
     for scores, values in (([1, 0], [0.1, 0.2]), ([0, 1], [0.1, 7]), ([0, 1], [np.nan, 1]), ([], [])):
         write_arrays(tmp_path / FILE, {"scores": np.array(scores, "f4"), "values": np.array(values, "f4")})
-        with pytest.raises(ModelError, match="rising|damaged"):
+        with pytest.raises(ModelError, match=r"rising|damaged"):
             Probabilities.load(tmp_path)
