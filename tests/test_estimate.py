@@ -28,7 +28,10 @@ print(json.dumps([idle, needs.memory_bytes, memory_usage()[1]]))
 
 # Their parts are measured with inceptionxml_lf, decaf, astec and frugal.
 HERE = [name for name in RECIPES if name not in WEIGHTS]
-LIKE_OTHERS = ("inceptionxml", "inceptionxml_plus", "eclare", "xmlcnn", "decaf", "siamesexml")
+LIKE_OTHERS = (
+    "inceptionxml", "inceptionxml_plus", "eclare", "xmlcnn", "decaf", "siamesexml",
+    "depsl", "dexml", "ngame", "ngame_renee", "dpr", "ance", "lightxml",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_several_go_together():
 
 
 @pytest.mark.parametrize("name", ["tailmix", "wordmix", "hiddenmix", "ssmix"])
-@pytest.mark.parametrize("levels", [[], [3]])
+@pytest.mark.parametrize("levels", [[], pytest.param([3], marks=pytest.mark.slow)])
 def test_recipes_learn_with_it(name, levels):
     train = board()
     model = lt.fit(small(f"attentionxml+{name}", sampler__levels=levels, training__epochs=60), train)
