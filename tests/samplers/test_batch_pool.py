@@ -249,6 +249,20 @@ def test_what_is_mined_is_what_the_first_objective_with_the_pool_finds():
     assert not np.array_equal(both, labels)  # not what is served
 
 
+def test_of_many_labels_most_of_the_best_are_mined(monkeypatch):
+    network = networks(short("unidec", sampler__mined=4, objectives__1__sampler__mined=4), board(100))["training"]
+    pool = network.terms[0].sampler
+    pool.on_epoch(0, network)
+    exact = rows_of(pool.mined)
+    monkeypatch.setattr(batch_pool, "MANY", 2)
+    monkeypatch.setattr(batch_pool, "PROBES", 1)
+    pool.on_epoch(0, network)
+    few = rows_of(pool.mined)
+    monkeypatch.setattr(batch_pool, "PROBES", 1000)
+    pool.on_epoch(0, network)
+    assert rows_of(pool.mined) == exact != few
+
+
 def test_what_was_mined_comes_back_from_a_checkpoint():
     one, two = BuiltPool(BatchPool(hard=1), MINED), BuiltPool(BatchPool(hard=1))
     assert two.state() == {}

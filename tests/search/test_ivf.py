@@ -55,6 +55,16 @@ def test_few_rows(count):
     assert ivf.rows(vectors()[0], count).tolist() == list(range(count))
 
 
+def test_balanced_clusters_lead_to_most_of_the_nearest_rows():
+    rows = vectors()
+    ivf = IVF.balanced(rows)
+    assert np.ptp(np.diff(ivf.clusters.starts)) <= 1
+    exact = np.argsort(-(rows @ rows.T), axis=1)[:, :5]
+    looked = ivf.searching(16).nearest(rows, 5)
+    assert looked.shape == (600, 16)
+    assert np.mean([np.isin(ivf.clusters.of[exact[row]], looked[row]).mean() for row in range(600)]) > 0.9
+
+
 def test_progress_is_told():
     steps = []
     IVF.build(vectors(50), progress=lambda what, done, total: steps.append((what, done, total)))

@@ -132,6 +132,21 @@ def test_a_store_goes_where_it_is_led(case, leader):
         np.testing.assert_array_equal(store.search(queries, 10)[0], store.exact(queries, 10)[0])
 
 
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_many_queries_find_in_clusters_what_each_finds_alone(case, precision, monkeypatch):
+    rows, queries, bias = case
+    stored = Quantised.of(rows, precision)
+    monkeypatch.setattr(memory, "CELLS", 5000)  # a few queries at once
+    for ivf, k in ((IVF.build(rows).searching(2), 5), (IVF.balanced(rows).searching(1), 10), (IVF.build(rows), 60)):
+        store = MemoryStore(stored, bias, ivf)
+        labels, scores = store.search(queries, k)
+        for row, query in enumerate(queries):
+            own, best = store.search_one(query, k)
+            np.testing.assert_allclose(scores[row], best, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(store.score(query, labels[row]), best, rtol=1e-4, atol=1e-4)
+            assert len(set(labels[row].tolist()) - set(own.tolist())) <= 1  # the last may be as good as another
+
+
 def test_one_label(case):
     pytest.importorskip("faiss")
     graph = HNSW.build(case[0][:1], np.zeros(1, np.float32))

@@ -10,6 +10,7 @@ drawn for another point, or only what was drawn for this one ("one": the others 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -20,14 +21,18 @@ from pydantic import Field
 from longtail.arrays import matrix_arrays, matrix_of
 from longtail.errors import RecipeError
 from longtail.labels.blocks import edge_rows
-from longtail.parts import Batch, BuiltSampler, Candidates, Network, Query, Sampler, States, Step
+from longtail.parts import Batch, BuiltSampler, Candidates, Network, Query, Sampler, Scorer, States, Step
 from longtail.records import Cost, Sizes, record
+from longtail.search.ivf import IVF
+from longtail.stores.memory import MemoryStore
 from longtail.types import LabelMatrix, rows_of, without
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 CHUNK = 4096  # points that are mined for at once
+MANY = 200_000  # labels from which on clusters lead the search: below, looking at all of them costs little more
+PROBES = 6  # clusters that are looked into for every five labels
 
 
 @record
@@ -117,7 +122,7 @@ class BuiltPool(BuiltSampler):
         if not settings.hard or not settings.refresh or epoch < first or (epoch - first) % settings.refresh:
             return
         points = network.points
-        scorer = next(term for term in network.terms if term.sampler is self).freeze()
+        scorer = quick(next(term for term in network.terms if term.sampler is self).freeze())
         blocks = []
         for start in range(0, len(points.inputs), CHUNK):
             rows = np.arange(start, min(start + CHUNK, len(points.inputs)))
@@ -134,6 +139,15 @@ class BuiltPool(BuiltSampler):
         """Take what was mined from a checkpoint."""
         if "mined.indptr" in arrays:
             self.mined = matrix_of(arrays, "mined")
+
+
+def quick(scorer: Scorer) -> Scorer:
+    """Let a search among many labels look into the clusters nearest to a query only: most of the best are enough."""
+    if len(scorer) < MANY or not scorer.searchable:
+        return scorer
+    rows = scorer.store.take(slice(None))
+    store = MemoryStore.of(rows, scorer.store.bias)
+    return scorer.with_store(replace(store, leader=IVF.balanced(rows).searching(PROBES)))
 
 
 def drawn_from(matrix: sp.csr_array, count: int, draw: np.random.Generator) -> NDArray[np.int64]:
