@@ -125,7 +125,7 @@ INSIDE = {
         "wire",
         "run",
     ],
-    "bench": ["suite", "changes", "peers", "job", "lines", "table"],
+    "bench": ["variants", "suite", "changes", "peers", "job", "lines", "table"],
 }
 
 

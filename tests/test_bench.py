@@ -16,11 +16,12 @@ import pytest
 
 from longtail.bench import job as job_module
 from longtail.bench import lines as lines_module
-from longtail.bench.changes import job_data, permuted, shuffled
+from longtail.bench.changes import job_data, permuted
 from longtail.bench.job import latency
 from longtail.bench.lines import latest, read_lines, run_jobs, run_suite, scratch_of, without_folders
 from longtail.bench.suite import Job, changes, read_suite, recipe_for, training_of
 from longtail.bench.table import spread, table, verdict
+from longtail.bench.variants import variant
 from longtail.data.formats import load
 from longtail.errors import DataError, RecipeError
 from longtail.index import Index
@@ -301,8 +302,8 @@ def test_changes_of_the_data(place):
     assert moved.test.labels.texts == moved.train.labels.texts != whole.labels.texts
     assert sorted(moved.labels.texts) == sorted(whole.labels.texts)
     assert permuted(whole.train, 0.01, 0).labels.texts == whole.labels.texts
-    mixed = shuffled(whole.test, 3)
-    assert mixed.texts != whole.test.texts
+    mixed = job_data(one_job(change=changes("shuffle-test-words"), seed=3)).test
+    assert mixed.texts != whole.test.texts == variant(whole.test, "", 3).texts
     assert [sorted(text.split()) for text in mixed.texts] == [sorted(text.split()) for text in whole.test.texts]
 
 
@@ -357,8 +358,8 @@ def test_what_another_suite_has_run_is_not_run_again(place):
     assert job.is_answered_by(line)
     for other in ({"seed": 1}, {"data": "cats"}, {"settings": {"blend": 1}}, {"error": "boom"}, {"ensemble": 3}):
         assert not job.is_answered_by({**line, **other})
-    assert not replace(job, shuffled=True).is_answered_by(line)
-    assert job.is_answered_by({**line, "shuffled": True})
+    assert not replace(job, also=("short",)).is_answered_by(line)
+    assert replace(job, also=("short",)).is_answered_by({**line, "P@1 short": 3.0, "PSP@5 short": 4.0})
 
 
 def test_a_peer_is_measured_by_us_with_the_original_frequencies(place, monkeypatch):
@@ -380,8 +381,9 @@ def test_a_peer_is_measured_by_us_with_the_original_frequencies(place, monkeypat
     )
     monkeypatch.setenv("LONGTAIL_PEERS", str(peers))
     text = 'title = "t"\ndata = ["pets"]\n[[peer]]\nname = "mine"\ntool = "my:peer"\naugment = "gandalf"\n'
+    text += 'also = ["mistyped", "as-label", "not-as-label"]\n'
     lines = run_suite(suite_of(place, text), place / "p.jsonl")
-    assert lines[0]["P@1"] == pytest.approx(100 / 3, abs=0.001)
+    assert lines[0]["P@1"] == lines[0]["P@1 mistyped"] == pytest.approx(100 / 3, abs=0.001)
     assert (lines[0]["seconds"], lines[0]["threads"]) == (2.5, 7)
     assert lines[0]["model_mb"] == 24
     assert lines[0]["train_points"] == 21

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from unittest.mock import patch
 
 import numpy as np
@@ -9,13 +8,13 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longtail.errors import DataError, MissingExtra
+from longtail.errors import DataError
 from longtail.scorers import near as near_module
 from longtail.scorers.near import centroids, fuse
 from longtail.search import exact
 from longtail.search import nearest as module
 from longtail.search.exact import largest, top_products, unit
-from longtail.search.hnsw import HNSW
+from longtail.search.ivf import IVF
 from longtail.search.nearest import among, nearest
 from longtail.types import label_matrix
 
@@ -89,8 +88,7 @@ def test_cosine_or_product():
 
 
 @pytest.mark.parametrize("cosine", [True, False])
-def test_hnsw_finds_nearly_all_and_gives_exact_scores(cosine):
-    pytest.importorskip("faiss")
+def test_clusters_lead_to_nearly_all_and_scores_are_exact(cosine):
     queries, rows = grouped(0, 100, 24), grouped(1, 4000, 24)
     near, scores = nearest(queries, rows, 20, cosine=cosine, exact=False)
     truth, exact_scores = nearest(queries, rows, 20, cosine=cosine, exact=True)
@@ -100,12 +98,11 @@ def test_hnsw_finds_nearly_all_and_gives_exact_scores(cosine):
     assert (np.diff(scores, axis=1) <= 0).all()
     full = unit(queries) @ unit(rows).T if cosine else queries @ rows.T
     np.testing.assert_allclose(scores, np.take_along_axis(full, near.astype(np.int64), 1), rtol=1e-5, atol=1e-5)
-    same = near == truth  # the graph is over bytes, the scores are not
+    same = near == truth
     np.testing.assert_allclose(scores[same], exact_scores[same], rtol=1e-5, atol=1e-5)
 
 
-def test_hnsw_gives_equal_scores_to_the_smaller_row_and_all_rows_where_there_are_few():
-    pytest.importorskip("faiss")
+def test_clusters_give_equal_scores_to_the_smaller_row_and_all_rows_where_there_are_few():
     rows = np.repeat(np.eye(3, dtype=np.float32), 2, axis=0)
     find = among(rows, exact=False)
     near, scores = find(np.array([[3, 2, 1]], np.float32), 9)
@@ -116,19 +113,13 @@ def test_hnsw_gives_equal_scores_to_the_smaller_row_and_all_rows_where_there_are
         find(rows[:, :2], 3)
 
 
-def test_many_rows_go_to_the_graph_and_few_do_not():
-    pytest.importorskip("faiss")
+def test_many_rows_are_put_into_clusters_and_few_are_not():
     rows = coarse(0, 12)
-    with patch.object(module, "EXACT", 12), patch.object(HNSW, "build", side_effect=AssertionError):
+    with patch.object(module, "EXACT", 12), patch.object(IVF, "balanced", side_effect=AssertionError):
         assert nearest(rows, rows, 2)[0].shape == (12, 2)
-    with patch.object(module, "EXACT", 11), patch.object(HNSW, "build", wraps=HNSW.build) as used:
+    with patch.object(module, "EXACT", 11), patch.object(IVF, "balanced", wraps=IVF.balanced) as used:
         assert nearest(rows, rows, 20)[0].shape == (12, 12)
         used.assert_called_once()
-
-
-def test_the_missing_extra_is_named():
-    with patch.dict(sys.modules, {"faiss": None}), pytest.raises(MissingExtra, match=r"longtail\[ann\]"):
-        among(coarse(0, 3), exact=False)
 
 
 def targets_of(seed: int, points: int, labels: int):

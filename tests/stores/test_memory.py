@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from longtail.errors import ModelError
+from longtail.search import ivf as ivf_module
 from longtail.search.exact import top_products, unit
 from longtail.search.hnsw import HNSW
 from longtail.search.ivf import IVF
@@ -136,7 +137,7 @@ def test_a_store_goes_where_it_is_led(case, leader):
 def test_many_queries_find_in_clusters_what_each_finds_alone(case, precision, monkeypatch):
     rows, queries, bias = case
     stored = Quantised.of(rows, precision)
-    monkeypatch.setattr(memory, "CELLS", 5000)  # a few queries at once
+    monkeypatch.setattr(ivf_module, "CELLS", 5000)  # a few queries at once
     for ivf, k in ((IVF.build(rows).searching(2), 5), (IVF.balanced(rows).searching(1), 10), (IVF.build(rows), 60)):
         store = MemoryStore(stored, bias, ivf)
         labels, scores = store.search(queries, k)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from longtail.bench.suite import Job
+from longtail.bench.variants import variant
 from longtail.data.dataset import Dataset, Split
 from longtail.data.formats import load
 from longtail.errors import DataError
@@ -41,7 +42,7 @@ def job_data(job: Job) -> Dataset:
         elif name == "permute-label-texts":
             train = permuted(train, float(share or 1), job.seed)
         elif test is not None:
-            test = shuffled(test, job.seed)
+            test = variant(test, "shuffled", job.seed)
     assert test is not None  # validation is the first of the changes
     test = replace(test, labels=train.labels)
     return replace(data, labels=train.labels).with_splits(train, test.named("test"))
@@ -74,12 +75,3 @@ def permuted(train: Split, share: float, seed: int) -> Split:
     moved = rng.permutation(len(order))[: round(share * len(order))]
     order[moved] = rng.permutation(moved)
     return replace(train, labels=replace(train.labels, texts=train.labels.texts.take(order)))
-
-
-def shuffled(test: Split, seed: int) -> Split:
-    """Permute the words of every text."""
-    rng = np.random.default_rng(seed)
-    texts = [text.split() for text in test.need_texts("shuffle-test-words")]
-    return replace(
-        test, texts=Texts(" ".join(words[position] for position in rng.permutation(len(words))) for words in texts)
-    )

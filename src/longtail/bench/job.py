@@ -23,9 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from longtail.bench.changes import job_data, shuffled
+from longtail.bench.changes import job_data
 from longtail.bench.peers import run_peer
 from longtail.bench.suite import Job, recipe_for, recipe_for_all
+from longtail.bench.variants import values, variant
 from longtail.data.dataset import Dataset
 from longtail.errors import LongtailError
 from longtail.files import read_json, write_json
@@ -91,10 +92,11 @@ def _measured(job: Job, model: Model, data: Dataset) -> dict[str, Any]:
     facts: dict[str, Any] = {"train_frequencies": model.frequencies, "train_points": model.points}
     facts["propensity"] = Propensity.of(data.name)
     measured = evaluate(top, data.test.targets, **facts)
-    shuffling: dict[str, float] = {}
-    if job.shuffled:
-        permuted = evaluate(model.predict_split(shuffled(data.test, job.seed)), data.test.targets, **facts)
-        shuffling = {f"{name} shuffled": round(permuted.values[name], 4) for name in ("P@1", "PSP@5")}
+    also: dict[str, float] = {}
+    for way in job.also:
+        other = variant(data.test, way, job.seed)
+        if len(other):
+            also |= values(way, evaluate(model.predict_split(other), other.targets, **facts).values)
     texts = data.test.need_texts("latency")[:LATENCY_TEXTS].tolist()
     with temporary("bench") as folder:
         model.save(saved := folder / "model")
@@ -102,7 +104,7 @@ def _measured(job: Job, model: Model, data: Dataset) -> dict[str, Any]:
         milliseconds = _latency_in_process(saved, texts)
     return measured.to_dict() | {
         **_more_metrics(top, data),
-        **shuffling,
+        **also,
         "done": model.facts()["done"],
         "mflops": round(model.vectors.operations() / 1e6, 3) if model.vectors else 0.0,
         "model_mb": round(size / 1e6, 2),
@@ -203,7 +205,7 @@ def _main() -> None:
             last[0] = time.monotonic()
             send({"progress": [what, done, total]})
 
-    jobs = [Job(**(job | {"change": tuple(job["change"])})) for job in request["jobs"]]
+    jobs = [Job(**(job | {"change": tuple(job["change"]), "also": tuple(job["also"])})) for job in request["jobs"]]
     try:
         send({"results": run(jobs, Path(request["scratch"]), progress)})
     except LongtailError as error:

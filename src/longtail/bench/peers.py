@@ -18,9 +18,11 @@ import numpy as np
 from longtail.augment.soft import binarised
 from longtail.bench.changes import find_data
 from longtail.bench.suite import Job, recipe_for
-from longtail.data.dataset import Dataset
+from longtail.bench.variants import stacked, values, variant
+from longtail.data.dataset import Dataset, Split
 from longtail.data.formats import write
 from longtail.errors import DataError, ResourceError
+from longtail.evaluation import Evaluation
 from longtail.labels.propensity import Propensity, frequencies
 from longtail.metrics import evaluate
 from longtail.types import TopK
@@ -42,20 +44,22 @@ def absent(job: Job) -> str:
 
 def run_peer(job: Job, data: Dataset, work: Path) -> dict[str, Any]:
     """Train and evaluate a peer; returns the fields of its line."""
-    folder = _exported(job, data, work)
+    variants = {way: split for way in job.also if len(split := variant(data.test, way, job.seed))}
+    folder = _exported(job, data, stacked([data.test, *variants.values()]) if variants else data.test, work)
     out = work / "peer.jsonl"
     command = ["bash", str(harness().resolve()), str(folder.resolve()), str(out), job.tool or job.name]
     subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
     report = _read_report(job, out)
     with np.load(report["pred_file"]) as arrays:
         top = TopK(arrays["indices"].astype(np.int32), arrays["scores"].astype(np.float32))
-    if len(top) != len(data.test):
-        raise DataError(f"{job.name} left predictions for {len(top):,} points, not {len(data.test):,}")
-    original = data.train
-    measured = evaluate(
-        top, data.test.targets, train_frequencies=frequencies(original.targets), train_points=len(original),
-        propensity=Propensity.of(data.name), excluded=data.test.excluded,
-    )  # fmt: skip
+    expected = sum(map(len, (data.test, *variants.values())))
+    if len(top) != expected:
+        raise DataError(f"{job.name} left predictions for {len(top):,} points, not {expected:,}")
+    measured, also, first = _evaluated(top, data.test, data), dict[str, float](), len(data.test)
+    for way, split in variants.items():
+        own = TopK(top.labels[first:], top.scores[first:])
+        also |= values(way, _evaluated(own, split, data).values)
+        first += len(split)
     peak_mib = max(report["train_peak_rss_mb"], report.get("train_peak_rss_child_mb", 0))
     costs = {
         "seconds": round(report["train_s"] + report.get("featurize_s", 0), 3),  # from texts to a model, as ours
@@ -66,13 +70,22 @@ def run_peer(job: Job, data: Dataset, work: Path) -> dict[str, Any]:
         "threads": report.get("threads"),  # the harness has its own number
         "versions": report.get("versions"),
     }
-    return measured.to_dict() | costs
+    return measured.to_dict() | also | costs
 
 
-def _exported(job: Job, data: Dataset, work: Path) -> Path:
+def _evaluated(top: TopK, test: Split, data: Dataset) -> Evaluation:
+    """Evaluate the first predictions, as many as there are test points."""
+    first = TopK(top.labels[: len(test)], top.scores[: len(test)])
+    return evaluate(
+        first, test.targets, train_frequencies=frequencies(data.train.targets),
+        train_points=len(data.train), propensity=Propensity.of(data.name), excluded=test.excluded,
+    )  # fmt: skip
+
+
+def _exported(job: Job, data: Dataset, test: Split, work: Path) -> Path:
     """Return a folder that the harness reads: the data set's own, if nothing was changed."""
     folder = find_data(job.data)
-    if not job.recipe and not job.change and all((folder / name).is_file() for name in LAYOUT):
+    if not job.recipe and not job.change and not job.also and all((folder / name).is_file() for name in LAYOUT):
         return folder
     train = data.train
     if job.recipe:
@@ -80,7 +93,7 @@ def _exported(job: Job, data: Dataset, work: Path) -> Path:
         if part.acts_on != ("dataset",):
             raise DataError(f"{job.recipe} mixes batches; a peer can only be given points", remedy="use gandalf")
         train = binarised(part.augment(train, seed=job.seed), job.binarise or 1.0)
-    write(data.with_splits(replace(train, augmented=None, source=None), data.test), work / "data", "jsonl")
+    write(data.with_splits(replace(train, augmented=None, source=None), test), work / "data", "jsonl")
     return work / "data"
 
 

@@ -17,6 +17,7 @@ import pydantic
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 
+from longtail.bench.variants import check_way, columns
 from longtail.errors import DataError, RecipeError, nearest
 from longtail.recipe import Recipe, augmentations, find_recipe
 from longtail.records import When, overridden, replaced
@@ -26,7 +27,6 @@ METRICS = tuple(f"{metric}@{k}" for metric in ("P", "nDCG", "R", "PSP", "PSnDCG"
 METRICS += ("P@10",)  # of recipes alone; PSN is PSnDCG as AttentionXML computes it
 BINS = ("head", "torso", "tail")  # recall of the bin's own labels at 5
 COSTS = ("seconds", "cpu_seconds", "peak_mb", "model_mb", "mflops", "latency_ms", "batch_seconds")
-SHUFFLED = ("P@1 shuffled", "PSP@5 shuffled")  # with the words of every test text in another order
 COLUMNS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "Cov@5", "seconds", "peak_mb")
 HARD = 0.5  # soft targets from here on are hard ones for a peer, unless the suite says otherwise
 
@@ -46,7 +46,7 @@ class Run:
     seeds: tuple[int, ...] | None = None
     change: str | Words = ()
     ensemble: int = Field(default=1, ge=1, le=20)
-    shuffled: bool = False  # measure also with the words of every test text in another order
+    also: Words = ()  # ways in which test points are measured too, such as "shuffled", "mistyped short"
 
 
 @checked(frozen=True, kw_only=True, config=_config)
@@ -60,6 +60,7 @@ class Peer:
     tool: str | None = None
     data: Words | None = None
     change: str | Words = ()
+    also: Words = ()
     augment: str | None = None
     set: dict[str, Any] = Field(default_factory=dict)  # of the augmentation
     binarise: float = Field(default=HARD, gt=0, le=1)
@@ -113,7 +114,7 @@ class Suite:
             for data in peer.data or self.data:
                 yield Job(
                     kind="peer", name=peer.name, recipe=peer.augment or "", settings=flat(peer.set), data=data,
-                    change=changes(peer.change), tool=peer.tool or peer.name,
+                    change=changes(peer.change), tool=peer.tool or peer.name, also=peer.also,
                     binarise=peer.binarise if peer.augment else None,
                 )  # fmt: skip
         for run in self.run:
@@ -121,8 +122,7 @@ class Suite:
                 for seed in run.seeds or self.seeds:
                     yield Job(
                         kind="recipe", name=run.name, recipe=run.recipe, settings=flat(run.set), data=data, seed=seed,
-                        change=changes(run.change), ensemble=run.ensemble,
-                        shuffled=run.shuffled,
+                        change=changes(run.change), ensemble=run.ensemble, also=run.also,
                     )  # fmt: skip
 
 
@@ -138,7 +138,7 @@ class Job:
     change: Words = ()
     seed: int = 0
     ensemble: int = 1
-    shuffled: bool = False
+    also: Words = ()  # variants of the test points that are measured too
     tool: str | None = None  # of a peer: its name in the harness
     binarise: float | None = None
 
@@ -149,6 +149,7 @@ class Job:
     def described(self) -> dict[str, Any]:
         """Return the fields of a line that describe its job; the data set by name, not by path."""
         facts = dataclasses.asdict(self) | {"data": Path(self.data).name, "change": list(self.change)}
+        del facts["also"]  # its columns tell
         return {"run": facts.pop("name"), **facts}
 
     @property
@@ -159,7 +160,7 @@ class Job:
     def is_answered_by(self, line: Mapping[str, Any]) -> bool:
         """Return whether the line of another suite, which may call the run otherwise, has what this job would find."""
         same = key_of(self.described() | {"run": ""}) == key_of({**line, "run": ""})
-        return same and "error" not in line and (bool(line.get("shuffled")) or not self.shuffled)
+        return same and "error" not in line and all(column in line for way in self.also for column in columns(way))
 
 
 def key_of(line: Mapping[str, Any]) -> str:
@@ -285,8 +286,12 @@ def _parse(cls: type[Table], entry: Mapping[str, Any], where: str) -> Table:
 
 def _check(suite: Suite) -> None:
     """Check what spans several keys: columns, recipes, settings, peers, names."""
+    all_ways = {way for run in suite.run for way in run.also} | {way for peer in suite.peer for way in peer.also}
+    for way in all_ways:
+        check_way(way)
+    ways = [column for way in all_ways for column in columns(way)]
     for column in suite.columns:
-        if column not in (valid := (*METRICS, *BINS, *COSTS, *SHUFFLED)):
+        if column not in (valid := (*METRICS, *BINS, *COSTS, *ways)):
             raise RecipeError(f"{suite.name}: there is no column {column!r}; {nearest(column, valid)}")
     names = {peer.name for peer in suite.peer} | {run.name for run in suite.run}
     if suite.ratio_to is not None and suite.ratio_to not in names:

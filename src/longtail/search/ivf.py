@@ -20,12 +20,13 @@ from longtail.errors import ModelError
 from longtail.labels.tree import Clusters, clusters
 from longtail.search.exact import largest, unit
 from longtail.search.hnsw import scale_ef
-from longtail.search.quantised import REMEDY
-from longtail.types import Floats, Progress
+from longtail.search.quantised import REMEDY, Quantised
+from longtail.types import Floats, Ints, Progress
 
 CLUSTERS = 4  # times the root of the rows: so many clusters
 SAMPLE, ROUNDS = 128, 10  # rows for each cluster that k-means is fitted to, and its iterations
 BLOCK = 4096  # rows that are compared with all centroids at once
+CELLS = 2**23  # scores held at once
 SCHEMA = (
     Array("ivf.centroids", ("clusters", "width")), places("ivf.of", "labels", "clusters", dtypes=("int32",)),
     number("ivf.nprobe", 1, 2**31, ("int64",)),
@@ -83,6 +84,43 @@ class IVF:
             best = best[: np.searchsorted(np.cumsum(starts[best + 1] - starts[best]), n) + 1]
         found = np.concatenate([members[starts[place] : starts[place + 1]] for place in best.tolist()])
         return np.sort(found).astype(np.int64)
+
+    def search(self, queries: Floats, rows: Quantised, k: int, bias: Floats | None = None) -> tuple[Ints, Floats]:
+        """Find most of the k largest products of each query (N, D) with the rows (R, D), best first.
+
+        Each cluster meets all queries that look into it at once. `bias` (R,) is added to the scores.
+        """
+        k = min(k, len(rows))
+        labels, values = np.full((len(queries), k), -1, np.int32), np.full((len(queries), k), -np.inf, np.float32)
+        bias = np.zeros(len(rows), np.float32) if bias is None else bias
+        block = max(1, CELLS // (self._looked_into(k) * int(np.diff(self.clusters.starts).max())))
+        for start in range(0, len(queries) if k else 0, block):
+            some = slice(start, start + block)
+            labels[some], values[some] = self._of_block(queries[some], rows, k, bias)
+        for place in np.flatnonzero((labels < 0).any(axis=1)):  # the clusters hold fewer rows: others are looked into
+            own = self.rows(queries[place], k)
+            places, values[place] = largest(np.asarray(rows.scores(queries[place], own) + bias[own], np.float32), k)
+            labels[place] = own[places]
+        return labels, values
+
+    def _of_block(self, queries: Floats, rows: Quantised, k: int, bias: Floats) -> tuple[Ints, Floats]:
+        """Find the k best rows of some queries; -1 where their clusters hold fewer."""
+        starts, members, looked = self.clusters.starts, self.clusters.members, self.nearest(queries, k)
+        ends = np.cumsum(np.diff(starts)[looked], axis=1)  # (N, P) where what a cluster brings ends in a query's row
+        scores = np.full((len(queries), max(int(ends.max()), k)), -np.inf, np.float32)
+        found = np.full(scores.shape, -1, np.int32)
+        order = np.argsort(looked, axis=None, kind="stable")
+        used, begins = np.unique(looked.ravel()[order], return_index=True)
+        for cluster, pairs in zip(used.tolist(), np.split(order, begins[1:]), strict=True):
+            own = members[starts[cluster] : starts[cluster + 1]]
+            owners = pairs // looked.shape[1]
+            places = (ends.ravel()[pairs] - len(own))[:, None] + np.arange(len(own))
+            scores[owners[:, None], places] = queries[owners] @ rows.take(own).T + bias[own]
+            found[owners[:, None], places] = own
+        best = np.argpartition(-scores, k - 1, axis=1)[:, :k]
+        labels, values = np.take_along_axis(found, best, 1), np.take_along_axis(scores, best, 1)
+        order = np.lexsort((labels, -values))
+        return np.take_along_axis(labels, order, 1), np.take_along_axis(values, order, 1)
 
     def nearest(self, queries: Floats, n: int) -> NDArray[np.int64]:
         """List the clusters that each query looks into for its n best rows, in no order: (N, P)."""

@@ -1,19 +1,17 @@
-"""VECTORS → NEAREST ROWS: exact up to some hundred thousand rows, by HNSW beyond."""
+"""VECTORS → NEAREST ROWS: exact up to some hundred thousand rows, in the nearest clusters beyond."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from longtail.errors import DataError
 from longtail.search.exact import top_products, unit
-from longtail.search.hnsw import HNSW
+from longtail.search.ivf import IVF
 from longtail.search.quantised import Quantised
 from longtail.types import Floats, Ints
 
 EXACT = 200_000  # rows up to which every one is looked at unless asked otherwise
-M, EF_CONSTRUCTION, EF_SEARCH = 100, 300, 400
+PROBES = 8  # clusters that are looked into for every five rows that are wanted
 
 Hits = tuple[Ints, Floats]  # (N, k) rows, -1 where there is none, and their similarities
 Find = Callable[[Floats, int], Hits]
@@ -22,9 +20,9 @@ Find = Callable[[Floats, int], Hits]
 def nearest(queries: Floats, rows: Floats, k: int, *, cosine: bool = True, exact: bool | None = None) -> Hits:
     """Find the k rows (R, D) nearest to each query (N, D), best first: by cosine, or by inner product.
 
-    `exact` looks at every row, and is the choice up to EXACT rows; else HNSW finds most of the nearest, and what it
-    does not find is padded with -1 and -inf.
+    `exact` looks at every row, and is the choice up to EXACT rows; else most of the nearest are found.
 
+    >>> import numpy as np
     >>> nearest(np.array([[2, 1]], np.float32), np.array([[0, 9], [1, 0], [1, 1]], np.float32), 2)[0].tolist()
     [[2, 1]]
     """
@@ -34,24 +32,14 @@ def nearest(queries: Floats, rows: Floats, k: int, *, cosine: bool = True, exact
 def among(rows: Floats, *, cosine: bool = True, exact: bool | None = None) -> Find:
     """Make ready to find rows again and again, as `nearest` does."""
     stored = unit(rows) if cosine else rows
-    graph = None
+    ivf = None
     if not (exact if exact is not None else len(rows) <= EXACT):
-        graph = HNSW.build(stored, np.zeros(len(rows), np.float32), m=M, ef_construction=EF_CONSTRUCTION)
+        ivf = IVF.balanced(stored).searching(PROBES)
 
     def find(queries: Floats, k: int) -> Hits:
         if queries.shape[1:] != rows.shape[1:]:
             raise DataError(f"queries {queries.shape}, rows {rows.shape}", remedy="give both the same dimensions")
         queries = unit(queries) if cosine else queries
-        return top_products(queries, stored, k) if graph is None else _led(graph, queries, stored, k)
+        return top_products(queries, stored, k) if ivf is None else ivf.search(queries, Quantised(stored), k)
 
     return find
-
-
-def _led(graph: HNSW, queries: Floats, rows: Floats, k: int) -> Hits:
-    """Find most of the k best rows by a graph over bytes, and score them by the rows themselves."""
-    found, _ = graph.nearest(queries, min(k, len(rows)), ef=max(EF_SEARCH, k))
-    scores = np.full(found.shape, -np.inf, np.float32)
-    owners, places = np.nonzero(found >= 0)
-    scores[owners, places] = Quantised(rows).pairs(queries, owners, found[owners, places])
-    order = np.lexsort((found, -scores), axis=1)  # best first, the smaller row among equals
-    return np.take_along_axis(found, order, 1).astype(np.int32), np.take_along_axis(scores, order, 1)

@@ -5,7 +5,6 @@ A single query takes a way of its own, without matrices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,6 @@ from longtail.types import Floats, Ints
 
 DEEP = 2000  # for more labels than that all are looked at
 BLOCK = 16384  # rows that are made floats at once
-CELLS = 2**23  # scores held at once where clusters lead
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,43 +76,13 @@ class MemoryStore:
         if isinstance(self.leader, HNSW) and self._final:
             found, scores = self.leader.nearest(queries, k)
             return found.astype(np.int32), np.where(found < 0, -np.inf, scores).astype(np.float32)
+        if isinstance(self.leader, IVF):
+            return self.leader.search(queries, self.rows, k, self.bias)
         labels, values = np.full((len(queries), k), -1, np.int32), np.full((len(queries), k), -np.inf, np.float32)
-        alone: Iterable[int] = range(len(queries))
-        if isinstance(self.leader, IVF) and len(queries) > 1:
-            alone = self._in_clusters(self.leader, queries, labels, values)
-        for row in alone:
-            own, best = self._led(queries[row], k)
+        for row, query in enumerate(queries):
+            own, best = self._led(query, k)
             labels[row, : len(own)], values[row, : len(own)] = own, best
         return labels, values
-
-    def _in_clusters(self, ivf: IVF, queries: Floats, labels: Ints, values: Floats) -> list[int]:
-        """Fill in the k best labels of queries: each cluster meets all queries that look into it at once.
-
-        Returned are the queries whose clusters hold fewer labels.
-        """
-        k, starts, members = labels.shape[1], ivf.clusters.starts, ivf.clusters.members
-        sizes = np.diff(starts)
-        width = int(sizes.max()) * ivf.nearest(queries[:1], k).shape[1]
-        for first in range(0, len(queries), max(1, CELLS // width)):
-            some = queries[first : first + max(1, CELLS // width)]
-            looked = ivf.nearest(some, k)  # (N, P)
-            ends = np.cumsum(sizes[looked], axis=1)
-            scores = np.full((len(some), max(int(ends.max()), k)), -np.inf, np.float32)
-            found = np.full(scores.shape, -1, np.int32)
-            order = np.argsort(looked, axis=None, kind="stable")
-            used, begins = np.unique(looked.ravel()[order], return_index=True)
-            for cluster, pairs in zip(used.tolist(), np.split(order, begins[1:]), strict=True):
-                own = members[starts[cluster] : starts[cluster + 1]]
-                rows, at = pairs // looked.shape[1], ends.ravel()[pairs] - len(own)
-                places = at[:, None] + np.arange(len(own))
-                scores[rows[:, None], places] = some[rows] @ self.rows.take(own).T + self.bias[own]
-                found[rows[:, None], places] = own
-            best = np.argpartition(-scores, k - 1, axis=1)[:, :k]
-            values[first : first + len(some)] = np.take_along_axis(scores, best, 1)
-            labels[first : first + len(some)] = np.take_along_axis(found, best, 1)
-        order = np.lexsort((labels, -values))
-        labels[:], values[:] = np.take_along_axis(labels, order, 1), np.take_along_axis(values, order, 1)
-        return np.flatnonzero(labels[:, -1] < 0).tolist()
 
     def exact(self, queries: Floats, k: int) -> tuple[Ints, Floats]:
         """Look at all labels."""
