@@ -64,7 +64,7 @@ INSIDE = {
         "transformer",
         "towers",
     ],
-    "search": ["exact", "inverted", "quantised", "hnsw", "ivf", "nearest"],
+    "search": ["exact", "postings", "inverted", "quantised", "hnsw", "ivf", "nearest"],
     "stores": ["memory"],
     "scorers": [
         "texts",

@@ -52,6 +52,9 @@ def test_both_ways_equal_the_slow_way_when_all_lists_are_read(seed, count, words
             expected, exact = slow(rows, queries[[place]].toarray()[0], n)
             assert one.tolist() == expected
             np.testing.assert_allclose(similar, exact, atol=2e-6)
+            plain, similar = index._nearest(0, queries.indices[own], queries.data[own], n)
+            assert plain.tolist() == expected
+            np.testing.assert_allclose(similar, exact, atol=2e-6)
             assert batch[place][batch[place] >= 0].tolist() == expected
             np.testing.assert_allclose(values[place][: len(expected)], exact, atol=2e-6)
     assert not any(array.any() for array in index.scratch.arrays.values())
@@ -80,6 +83,22 @@ def test_rare_words_name_the_candidates_and_all_words_rank_them():
         np.testing.assert_allclose(similar, [0.62, 0.08], atol=1e-6)
         assert index.nearest(0, words[:1], weights[:1], 4)[0].tolist() == [2, 3, 0]  # there is no other word
     assert index.nearest(0, words, weights, 4)[0].tolist() == [2, 3, 0, 1]
+
+
+def test_without_a_compiler_the_same_is_found():
+    rows, queries = random_rows(0, 300, 12, 0.4, None), random_rows(1, 20, 12, 0.6, None)
+    index = Inverted.build(rows)
+    with reading(60):
+        found, values = index.nearest_batch(0, queries, 7)
+        with patch.object(inverted, "compiles", lambda: False):
+            plain, similar = index.nearest_batch(0, queries, 7)
+            np.testing.assert_array_equal(plain, found)
+            np.testing.assert_allclose(similar, values, atol=2e-6)
+            chosen = np.arange(9)
+            slowly = index.similarity(0, queries.indices[:3], queries.data[:3], chosen)
+        np.testing.assert_allclose(
+            index.similarity(0, queries.indices[:3], queries.data[:3], chosen), slowly, atol=2e-6
+        )
 
 
 def test_an_empty_query_and_unknown_words_find_nothing():

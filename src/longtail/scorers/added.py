@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sparse_dot_topn import sp_matmul_topn
 
 from longtail.data.tokens import WORD, Words
 from longtail.errors import ModelError
 from longtail.parts import Near, Proposals, Query, Scorer
 from longtail.scorers.fused import FusedScorer
-from longtail.types import Floats
+from longtail.types import Floats, best_of, rows_of
 
 NEAREST = 10  # trained labels that a new one is the mean of
+BLOCK = 64  # new labels that are compared with all trained ones at once
 UNKNOWN = 0.5  # weight of similarity through words that vectors do not know
 
 
@@ -115,8 +115,10 @@ class Additions:
 
 def similar_labels(words: Words, names: sp.csr_array, texts: Sequence[str]) -> sp.csr_array:
     """Find the trained labels whose texts, bags (L, V), share the most with new ones: similarities (A, L)."""
-    bags = sp.csr_matrix(words.bag(texts))  # the product takes matrices only
-    return sp.csr_array(sp_matmul_topn(bags, sp.csr_matrix(names.T), top_n=NEAREST, sort=False))
+    bags, lists = words.bag(texts), sp.csr_array(names.T)
+    blocks = (bags[start : start + BLOCK] for start in range(0, bags.shape[0], BLOCK))
+    best = [best_of(sp.csr_array(block @ lists), NEAREST) for block in blocks]
+    return sp.csr_array(sp.vstack([rows_of(top.labels, top.scores, names.shape[0]) for top in best]))
 
 
 def _weights(text: str, words: Words) -> dict[str, float]:

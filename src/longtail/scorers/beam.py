@@ -56,15 +56,13 @@ def search(
     query_starts: NDArray[Any], query_words: Ints, query_values: Floats, first_query: int, roots: Ints,
     firsts: NDArray[np.int64], node_ends: NDArray[np.int64], words: Ints, word_ends: NDArray[np.int64],
     children: Ints, weights: Floats, biases: Floats, below: Ints,
-    beam: int, sums: Floats, labels: Ints, scores: Floats,
+    beam: int, widest: int, sums: Floats, labels: Ints, scores: Floats,
 ) -> None:  # fmt: skip
     """Find the best labels of queries `first_query` and further: labels (B, k), -1 where there are fewer, and scores.
 
-    `below` is the node behind each child, or -1 - its label. `sums` (L,) are zeros, and are zeros again afterwards.
+    `below` is the node behind each child, or -1 - its label; a node has at most `widest` children. `sums` (L,) are
+    zeros, and are zeros again afterwards.
     """
-    widest = 0
-    for node in range(len(firsts) - 1):
-        widest = max(widest, firsts[node + 1] - firsts[node])
     margins = np.zeros(widest, np.float32)
     nodes, logs = np.empty(beam, np.int32), np.empty(beam, np.float32)
     next_nodes, next_logs = np.empty(beam, np.int32), np.empty(beam, np.float32)

@@ -84,6 +84,11 @@ class Forest:
             raise ModelError(f"{FILE}: the trees of the model are damaged; train again")
 
     @cached_property
+    def widest(self) -> int:
+        """The most children that a node has."""
+        return int(np.diff(self.firsts).max())
+
+    @cached_property
     def owners(self) -> Ints:
         """The node that each child belongs to."""
         return np.repeat(np.arange(len(self.node_ends), dtype=np.int32), np.diff(self.firsts))
@@ -122,14 +127,14 @@ class LinearScorer:
         """Find the k best labels of each text."""
         from longtail.scorers.beam import search  # noqa: PLC0415  (numba is an extra)
 
-        bags, forest = query.bag(self.words), self.forest
+        bags, forest = query.lists(self.words), self.forest
         labels, scores = np.full((len(query), k), -1, np.int32), np.full((len(query), k), -np.inf, np.float32)
 
         def work(block: slice) -> None:
             search(
-                bags.indptr, bags.indices, bags.data, block.start, forest.roots, forest.firsts, forest.node_ends,
-                forest.words, forest.word_ends, forest.children, forest.weights, forest.biases, forest.below,
-                self.beam, self.scratch.zeros(self.count), labels[block], scores[block],
+                *bags, block.start, forest.roots, forest.firsts, forest.node_ends, forest.words, forest.word_ends,
+                forest.children, forest.weights, forest.biases, forest.below, self.beam, forest.widest,
+                self.scratch.zeros(self.count), labels[block], scores[block],
             )  # fmt: skip
 
         for _ in in_threads(work, query.blocks(BLOCK)) if len(query) > BLOCK else map(work, query.blocks(BLOCK)):
@@ -154,11 +159,12 @@ class LinearScorer:
         """Score chosen labels of the only text."""
         from longtail.scorers.beam import score  # noqa: PLC0415
 
-        bags, forest, scores = query.bag(self.words), self.forest, np.zeros(len(chosen), np.float32)
-        if bags.nnz == 0:
+        (_, words, weights), forest = query.lists(self.words), self.forest
+        scores = np.zeros(len(chosen), np.float32)
+        if len(words) == 0:
             return scores  # nothing is known of the text
         score(
-            bags.indices, bags.data, self._paths, forest.owners, chosen, forest.firsts, forest.node_ends, forest.words,
+            words, weights, self._paths, forest.owners, chosen, forest.firsts, forest.node_ends, forest.words,
             forest.word_ends, forest.children, forest.weights, forest.biases, scores,
         )  # fmt: skip
         return scores**TEMPER

@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sparse_dot_topn import sp_matmul_topn
 
 from longtail.arrays import matrix_arrays, matrix_of
 from longtail.errors import ModelError
-from longtail.machine import cores
-from longtail.types import Floats, best_of
+from longtail.machine import compiles, in_threads
+from longtail.types import Floats, Ints
 
 MAX_READ = 8192  # entries of the lists of rare words
 SPARE = 10  # candidates that are compared with the whole query, beyond those asked for
 TIE_BREAK = np.float32(2**-10)  # weights in lists are smaller by so much at most, by chance, to tell equal rows apart
-BLOCK = 1024  # queries of a batch that are multiplied at once
+BLOCK = 512  # queries of a batch that a thread works on at once
+Bags = tuple[NDArray[Any], NDArray[Any], Floats]  # starts, words and weights of queries
 
 
 class Scratch(threading.local):
@@ -45,17 +45,6 @@ class Scratch(threading.local):
         return self.arrays[size]
 
 
-class Copies:
-    """The lists of those groups that a batch was looked for in, as the product wants them."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.lists: dict[int, sp.csr_matrix] = {}
-
-    def __reduce__(self) -> tuple[type[Copies], tuple[()]]:
-        return Copies, ()  # made again where they are needed
-
-
 @dataclass(frozen=True, eq=False)
 class Inverted:
     """Groups of rows (R, V) with non-negative entries, and the list of every word in each group.
@@ -69,7 +58,6 @@ class Inverted:
     groups: tuple[sp.csr_array, ...]  # (R_g, V) each
     lists: tuple[sp.csr_array, ...]  # (V, R_g) each
     scratch: Scratch = field(default_factory=Scratch, repr=False)
-    copies: Copies = field(default_factory=Copies, repr=False)
 
     @classmethod
     def build(cls, *groups: sp.csr_array) -> Inverted:
@@ -85,6 +73,15 @@ class Inverted:
 
     def nearest(self, group: int, words: NDArray[Any], weights: Floats, n: int) -> tuple[NDArray[np.int64], Floats]:
         """Find the n rows of a group most similar to one query, best first, none with similarity zero."""
+        if not compiles():
+            return self._nearest(group, words, weights, n)
+        found, values = np.full((1, n), -1, np.int32), np.zeros((1, n), np.float32)
+        self._compiled(group, (np.array([0, len(words)]), words, weights), 0, found, values)
+        count = np.count_nonzero(values)
+        return found[0, :count].astype(np.int64), values[0, :count]
+
+    def _nearest(self, group: int, words: NDArray[Any], weights: Floats, n: int) -> tuple[NDArray[np.int64], Floats]:
+        """Find them without a compiler."""
         lists = self.lists[group]
         starts, ends = lists.indptr[words], lists.indptr[words + 1]
         postings = [
@@ -113,6 +110,12 @@ class Inverted:
     def similarity(self, group: int, words: NDArray[Any], weights: Floats, rows: NDArray[Any]) -> Floats:
         """Return the similarity of one query and chosen rows of a group."""
         matrix, query = self.groups[group], self.scratch.zeros(self.groups[group].shape[1])
+        if compiles():
+            from longtail.search.postings import similarities  # noqa: PLC0415  (numba is an extra)
+
+            out = np.empty(len(rows), np.float32)
+            similarities(words, weights, rows, matrix.indptr, matrix.indices, matrix.data, query, out)
+            return out
         entries, sizes = entries_of(matrix, rows)
         ends = np.cumsum(sizes)
         try:
@@ -133,41 +136,31 @@ class Inverted:
         """Find the n nearest rows of many queries: (N, n) rows, -1 where there are fewer, and their similarities."""
         found = np.full((queries.shape[0], n), -1, np.int32)
         values = np.zeros((queries.shape[0], n), np.float32)
-        lists = self._lists(group)
-        for start in range(0, queries.shape[0], BLOCK):
-            block = queries[start : start + BLOCK]
-            lead = sp.csr_matrix(self._leading(group, block))
-            # It holds Python's lock, so all cores work for it, also where other threads share them.
-            product = sp_matmul_topn(lead, lists, top_n=n + SPARE, threshold=0.0, sort=False, n_threads=cores())
-            owners = np.repeat(np.arange(block.shape[0]), np.diff(product.indptr))
-            product.data = self.pairs(group, block, owners, product.indices)
-            best = best_of(sp.csr_array(product), n)
-            similar = best.scores > 0
-            found[start : start + BLOCK] = np.where(similar, best.labels, -1)
-            values[start : start + BLOCK] = np.where(similar, best.scores, 0)
+        if compiles():
+            blocks = [slice(start, start + BLOCK) for start in range(0, len(found), BLOCK)]
+            bags = queries.indptr, queries.indices, queries.data
+
+            def work(block: slice) -> None:
+                self._compiled(group, bags, block.start, found[block], values[block])
+
+            for _ in in_threads(work, blocks) if len(blocks) > 1 else map(work, blocks):
+                pass
+            return found, values
+        for place in range(len(found)):
+            own = slice(queries.indptr[place], queries.indptr[place + 1])
+            rows, similar = self._nearest(group, queries.indices[own], queries.data[own], n)
+            found[place, : len(rows)], values[place, : len(rows)] = rows, similar
         return found, values
 
-    def _lists(self, group: int) -> sp.csr_matrix:
-        """Return the lists of a group for the product, which wants writable arrays, narrow indices and this class."""
-        with self.copies.lock:
-            if group not in self.copies.lists:
-                lists = self.lists[group]
-                parts = np.array(lists.data), lists.indices.astype(np.int32), np.array(lists.indptr)
-                self.copies.lists[group] = sp.csr_matrix(parts, shape=lists.shape)
-            return self.copies.lists[group]
+    def _compiled(self, group: int, queries: Bags, first: int, found: Ints, values: Floats) -> None:
+        """Find the nearest rows of some queries, as many as there is place for."""
+        from longtail.search.postings import nearest  # noqa: PLC0415  (numba is an extra)
 
-    def _leading(self, group: int, queries: sp.csr_array) -> sp.csr_array:
-        """Keep the words of each query whose lists are read."""
-        owners = np.repeat(np.arange(queries.shape[0]), np.diff(queries.indptr))
-        sizes = np.diff(self.lists[group].indptr)[queries.indices]
-        order = np.lexsort((sizes, owners))
-        read = np.cumsum(sizes[order])
-        before = np.append(0, read)[queries.indptr[:-1]]  # read for the queries before
-        read -= np.repeat(before, np.diff(queries.indptr))
-        chosen = np.zeros(len(order), np.bool_)
-        chosen[order] = (read <= MAX_READ) | (read == sizes[order])  # and the first that has a list
-        starts = np.append(0, np.cumsum(chosen))[queries.indptr]
-        return sp.csr_array((queries.data[chosen], queries.indices[chosen], starts), shape=queries.shape)
+        rows, lists = self.groups[group], self.lists[group]
+        nearest(
+            *queries, first, lists.indptr, lists.indices, lists.data, rows.indptr, rows.indices, rows.data, MAX_READ,
+            SPARE, self.scratch.zeros(rows.shape[0]), self.scratch.zeros(rows.shape[1]), found, values,
+        )  # fmt: skip
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Name the arrays for a model file."""

@@ -1,0 +1,139 @@
+"""QUERIES × LISTS OF WORDS → NEAREST ROWS, compiled: what `inverted` does, without the lock of Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longtail.machine import compiled
+from longtail.types import Floats, Ints
+
+Starts = NDArray[Any]
+Places = NDArray[np.int64]
+
+
+@compiled
+def rarest(words: Ints, list_starts: Starts, limit: int) -> Places:
+    """Choose the words whose lists are read, shortest list first: places among the words of a query."""
+    order = np.empty(len(words), np.int64)
+    for place in range(len(words)):
+        size = list_starts[words[place] + 1] - list_starts[words[place]]
+        at = place
+        while at > 0:
+            before = words[order[at - 1]]
+            other = list_starts[before + 1] - list_starts[before]
+            if other < size or (other == size and list_starts[before] <= list_starts[words[place]]):
+                break
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = place
+    read, chosen = 0, 0
+    for at in range(len(words)):
+        word = words[order[at]]
+        size = list_starts[word + 1] - list_starts[word]
+        read += size
+        if size > 0 and (read <= limit or read == size):
+            order[chosen] = order[at]
+            chosen += 1
+    return order[:chosen]
+
+
+@compiled
+def last_of(values: Floats, count: int) -> float:
+    """Return the `count`-th largest value, by a heap of so many: most values are only compared with its root."""
+    heap = np.empty(count, np.float32)
+    for place in range(len(values)):
+        value = values[place]
+        if place < count:  # a leaf rises
+            at = place
+            while at > 0 and heap[(at - 1) >> 1] > value:
+                heap[at] = heap[(at - 1) >> 1]
+                at = (at - 1) >> 1
+            heap[at] = value
+        elif value > heap[0]:  # the root sinks
+            at = 0
+            while True:
+                child = 2 * at + 1
+                if child >= count:
+                    break
+                if child + 1 < count and heap[child + 1] < heap[child]:
+                    child += 1
+                if heap[child] >= value:
+                    break
+                heap[at] = heap[child]
+                at = child
+            heap[at] = value
+    return float(heap[0])
+
+
+@compiled
+def similar(row: int, row_starts: Starts, row_words: Ints, row_weights: Floats, query: Floats) -> float:
+    """Multiply a row and a query with a number for every word, to six digits."""
+    total = 0.0
+    for at in range(row_starts[row], row_starts[row + 1]):
+        total += np.float64(row_weights[at]) * np.float64(query[row_words[at]])
+    return float(np.rint(total * 1e6) / 1e6)
+
+
+@compiled
+def similarities(
+    words: Ints, weights: Floats, rows: Places, row_starts: Starts, row_words: Ints, row_weights: Floats,
+    query: Floats, out: Floats,
+) -> None:  # fmt: skip
+    """Multiply chosen rows and one query; `query` is zeros for every word, and is so again afterwards."""
+    for at in range(len(words)):
+        query[words[at]] = weights[at]
+    for place in range(len(rows)):
+        out[place] = similar(rows[place], row_starts, row_words, row_weights, query)
+    for at in range(len(words)):
+        query[words[at]] = 0
+
+
+@compiled
+def nearest(
+    query_starts: Starts, query_words: Ints, query_weights: Floats, first: int,
+    list_starts: Starts, list_rows: NDArray[Any], list_weights: Floats,
+    row_starts: Starts, row_words: Ints, row_weights: Floats,
+    limit: int, spare: int, sums: Floats, query: Floats, found: Ints, values: Floats,
+) -> None:  # fmt: skip
+    """Find the nearest rows of queries from the `first` on, as many as `found` (N, n) has place for, best first.
+
+    `sums` and `query` are zeros for every row and every word, and are so again afterwards.
+    """
+    n = found.shape[1]
+    wide = n + spare
+    for place in range(len(found)):
+        begin, end = query_starts[first + place], query_starts[first + place + 1]
+        words, weights = query_words[begin:end], query_weights[begin:end]
+        chosen = rarest(words, list_starts, limit)
+        read = 0
+        for at in chosen:
+            read += list_starts[words[at] + 1] - list_starts[words[at]]
+        touched, count = np.empty(read, np.int64), 0
+        for at in chosen:
+            weight = weights[at]
+            for entry in range(list_starts[words[at]], list_starts[words[at] + 1]):
+                row, part = list_rows[entry], weight * list_weights[entry]
+                if sums[row] == 0 and part > 0:
+                    touched[count] = row
+                    count += 1
+                sums[row] += part
+        favour = np.empty(count, np.float32)
+        for at in range(count):
+            favour[at] = sums[touched[at]]
+            sums[touched[at]] = 0
+        least = last_of(favour, wide) if count > wide else -1.0
+        kept = np.sort(touched[:count][favour >= least])
+        for at in range(len(words)):
+            query[words[at]] = weights[at]
+        exact = np.empty(len(kept), np.float32)
+        for at in range(len(kept)):
+            exact[at] = similar(kept[at], row_starts, row_words, row_weights, query)
+        for at in range(len(words)):
+            query[words[at]] = 0
+        order = np.argsort(-exact, kind="mergesort")  # rows ascend: the smaller of equals is first
+        for at in range(min(n, len(order))):
+            if exact[order[at]] > 0:
+                found[place, at], values[place, at] = kept[order[at]], exact[order[at]]
