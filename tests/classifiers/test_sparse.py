@@ -54,10 +54,10 @@ def dense_rows(scorer):
     """Spell out the classifiers of a forest: (children, words) and biases."""
     forest = scorer.forest
     matrix, entry, term = np.zeros((len(forest.below), len(scorer.words))), 0, 0
-    for node, end in enumerate(forest.node_ends):
+    for word, end in enumerate(forest.starts[1:]):
         while term < end:
-            while entry < forest.word_ends[term]:
-                matrix[forest.firsts[node] + forest.children[entry], forest.words[term]] = forest.weights[entry]
+            while entry < forest.ends[term]:
+                matrix[forest.firsts[forest.owners[term]] + forest.children[entry], word] = forest.weights[entry]
                 entry += 1
             term += 1
     return matrix

@@ -53,12 +53,10 @@ def changed(name, value):
 
 
 HOSTILE = {
-    **{f"{name} {value}": changed(name, value) for name in ("roots", "children", "words") for value in (-1, 2**31 - 1)},
     **{
-        f"{name} {value}": changed(name, value)
-        for name in ("firsts", "node_ends", "word_ends")
-        for value in (-1, 2**62)
+        f"{name} {value}": changed(name, value) for name in ("roots", "children", "owners") for value in (-1, 2**31 - 1)
     },
+    **{f"{name} {value}": changed(name, value) for name in ("firsts", "starts", "ends") for value in (-1, 2**62)},
     **{f"{name} {value}": changed(name, value) for name in ("weights", "biases") for value in (np.nan, np.inf)},
     "a label beyond": changed("below", -1000),
     "a node beyond": changed("below", 1000),
@@ -66,12 +64,12 @@ HOSTILE = {
     "no roots": lambda arrays: arrays | {"roots": arrays["roots"][:0]},
     "no labels": lambda arrays: arrays | {"labels": np.zeros(1, np.int64)},
     "other labels": lambda arrays: arrays | {"labels": np.array([2], np.int64)},
-    "wide words": lambda arrays: arrays | {"words": arrays["words"].astype(np.int64)},
+    "wide nodes": lambda arrays: arrays | {"owners": arrays["owners"].astype(np.int64)},
     "two dimensions": lambda arrays: arrays | {"weights": arrays["weights"][None]},
     "short biases": lambda arrays: arrays | {"biases": arrays["biases"][:-1]},
     "short children": lambda arrays: arrays | {"children": arrays["children"][:-1]},
     "ends that wrap": lambda arrays: (
-        arrays | {"word_ends": np.where(np.arange(len(arrays["word_ends"])) % 2, 2**63 - 1, -(2**63)).astype(np.int64)}
+        arrays | {"ends": np.where(np.arange(len(arrays["ends"])) % 2, 2**63 - 1, -(2**63)).astype(np.int64)}
     ),
 }
 

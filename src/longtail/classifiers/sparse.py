@@ -115,9 +115,9 @@ class _Grower:
     scratch: Path | None
     progress: Progress | None
 
-    def grow(self, levels: list[Clusters], name: str) -> Forest:
+    def grow(self, levels: list[Clusters], name: str) -> _Nodes:
         """Train one tree, level by level: children that are nodes follow in the order of their clusters."""
-        parts: list[Forest] = []
+        parts: list[_Nodes] = []
         points, labels = self.targets.shape
         groups = sp.csr_array(
             (np.ones(points, np.float32), np.arange(points, dtype=np.int32), np.array([0, points])), shape=(1, points)
@@ -138,10 +138,14 @@ class _Grower:
             firsts = np.searchsorted(owners, np.arange(groups.shape[0] + 1)).astype(np.int64)
             by_child = sp.csr_array(targets.T)
             rows = self._solved(firsts, groups, by_child, sp.csr_array(excluded.T), f"{name}, level {depth + 1}")
-            parts.append(_level(rows, firsts, below, self.bags.shape[1]))
+            ends, words, values, biases = rows
+            starts = np.append(0, ends)
+            parts.append(
+                _Nodes(firsts, below, biases, sp.csr_array((values, words, starts), (len(below), self.bags.shape[1])))
+            )
             nodes_before += groups.shape[0]
             groups = by_child
-        return _stacked(parts, np.zeros(1, np.int32))
+        return _Nodes.stacked(parts)
 
     def _solved(
         self, firsts: NDArray[np.int64], groups: sp.csr_array, targets: sp.csr_array, excluded: sp.csr_array, name: str
@@ -200,39 +204,33 @@ def _blocks(firsts: NDArray[np.int64], groups: sp.csr_array, bags: sp.csr_array)
         yield np.array(block, np.int64)
 
 
-def _level(rows: Rows, firsts: NDArray[np.int64], below: Ints, vocabulary: int) -> Forest:
-    """Sort the rows of the children of each node by word."""
-    from longtail.classifiers.solver import chunked  # noqa: PLC0415
+@dataclass(frozen=True, eq=False)
+class _Nodes:
+    """Nodes of trees, with a row for each child: (S, V)."""
 
-    ends, words, values, biases = rows
-    node_ends, own, word_ends, children, weights = chunked(firsts, ends, words, values, vocabulary)
-    return Forest(np.zeros(0, np.int32), firsts, below, biases, node_ends, own, word_ends, children, weights)
+    firsts: NDArray[np.int64]  # (I + 1,) the first child of each
+    below: Ints  # (S,) the node behind each child, or -1 - its label
+    biases: Floats  # (S,)
+    rows: sp.csr_array
 
-
-def _stacked(parts: list[Forest], roots: Ints) -> Forest:
-    """Put the nodes of forests one after the other; the nodes that they name must be right already."""
-    slots, terms, entries = (
-        np.cumsum([0, *(len(values) for values in sizes)])
-        for sizes in ([p.below for p in parts], [p.words for p in parts], [p.weights for p in parts])
-    )
-    return Forest(
-        roots=roots,
-        firsts=np.concatenate([[0], *(part.firsts[1:] + start for part, start in zip(parts, slots, strict=False))]),
-        below=np.concatenate([part.below for part in parts]),
-        biases=np.concatenate([part.biases for part in parts]),
-        node_ends=np.concatenate([part.node_ends + start for part, start in zip(parts, terms, strict=False)]),
-        words=np.concatenate([part.words for part in parts]),
-        word_ends=np.concatenate([part.word_ends + start for part, start in zip(parts, entries, strict=False)]),
-        children=np.concatenate([part.children for part in parts]),
-        weights=np.concatenate([part.weights for part in parts]),
-    )
+    @classmethod
+    def stacked(cls, parts: list[_Nodes]) -> _Nodes:
+        """Put nodes one after the other; the nodes that they name must be right already."""
+        slots = np.cumsum([0, *(len(part.below) for part in parts)])
+        return cls(
+            firsts=np.concatenate([[0], *(part.firsts[1:] + start for part, start in zip(parts, slots, strict=False))]),
+            below=np.concatenate([part.below for part in parts]),
+            biases=np.concatenate([part.biases for part in parts]),
+            rows=sp.csr_array(sp.vstack([part.rows for part in parts])),
+        )
 
 
-def _joined(trees: list[Forest]) -> Forest:
+def _joined(trees: list[_Nodes]) -> Forest:
     """Put trees side by side."""
-    before = np.cumsum([0, *(len(tree.node_ends) for tree in trees)])
+    before = np.cumsum([0, *(len(tree.firsts) - 1 for tree in trees)])
     moved = [
         replace(tree, below=np.where(tree.below >= 0, tree.below + start, tree.below).astype(np.int32))
         for tree, start in zip(trees, before, strict=False)
     ]
-    return _stacked(moved, before[:-1].astype(np.int32))
+    every = _Nodes.stacked(moved)
+    return Forest.of_rows(before[:-1].astype(np.int32), every.firsts, every.below, every.biases, every.rows)

@@ -3,6 +3,8 @@
 The margin m of a child counts as −max(0, 1 − m)² in the logarithm of its probability, and a label has the sum of those
 on its way, as in Parabel. What the trees say is averaged.
 
+Words name the nodes that weigh them, so that the few lists of a query's words stay at hand for all nodes on the way.
+
 References: [Parabel]; [PECOS], whose classifiers of siblings are kept side by side, word by word, too.
 """
 
@@ -20,13 +22,13 @@ FAR = 30.0  # a logarithm of a probability so far below zero is nothing
 
 
 @compiled
-def find(words: Ints, start: int, end: int, word: int) -> int:
-    """Find a word in words[start:end], which ascend; -1 where it is not there."""
+def find(nodes: Ints, start: int, end: int, node: int) -> int:
+    """Find a node in nodes[start:end], which ascend; -1 where it is not there."""
     while start < end:
         middle = (start + end) >> 1
-        if words[middle] < word:
+        if nodes[middle] < node:
             start = middle + 1
-        elif words[middle] > word:
+        elif nodes[middle] > node:
             end = middle
         else:
             return middle
@@ -54,7 +56,7 @@ def insert(labels: Ints, scores: Floats, count: int, most: int, label: int, scor
 @compiled
 def search(
     query_starts: NDArray[Any], query_words: Ints, query_values: Floats, first_query: int, roots: Ints,
-    firsts: NDArray[np.int64], node_ends: NDArray[np.int64], words: Ints, word_ends: NDArray[np.int64],
+    firsts: NDArray[np.int64], starts: NDArray[np.int64], owners: Ints, ends: NDArray[np.int64],
     children: Ints, weights: Floats, biases: Floats, below: Ints,
     beam: int, widest: int, sums: Floats, labels: Ints, scores: Floats,
 ) -> None:  # fmt: skip
@@ -80,12 +82,12 @@ def search(
                     node, log = nodes[at], logs[at]
                     first, size = firsts[node], firsts[node + 1] - firsts[node]
                     margins[:size] = biases[first : first + size]
-                    start, end = 0 if node == 0 else node_ends[node - 1], node_ends[node]
                     for term in range(query_starts[query], query_starts[query + 1]):
-                        found = find(words, start, end, query_words[term])
+                        word = query_words[term]
+                        found = find(owners, starts[word], starts[word + 1], node)
                         if found >= 0:
                             value = query_values[term]
-                            for entry in range(0 if found == 0 else word_ends[found - 1], word_ends[found]):
+                            for entry in range(0 if found == 0 else ends[found - 1], ends[found]):
                                 margins[children[entry]] += weights[entry] * value
                     for child in range(size):
                         short = max(np.float32(1) - margins[child], np.float32(0))
@@ -115,8 +117,8 @@ def search(
 
 @compiled
 def score(
-    query_words: Ints, query_values: Floats, paths: Ints, owners: Ints, chosen: NDArray[np.int64],
-    firsts: NDArray[np.int64], node_ends: NDArray[np.int64], words: Ints, word_ends: NDArray[np.int64],
+    query_words: Ints, query_values: Floats, paths: Ints, parents: Ints, chosen: NDArray[np.int64],
+    firsts: NDArray[np.int64], starts: NDArray[np.int64], owners: Ints, ends: NDArray[np.int64],
     children: Ints, weights: Floats, biases: Floats, scores: Floats,
 ) -> None:  # fmt: skip
     """Score chosen labels of one query: `paths` (T, L, depth) are the children on the way to each, -1 where it ends."""
@@ -128,13 +130,13 @@ def score(
                 child = paths[tree, chosen[at], depth]
                 if child < 0:
                     break
-                node = owners[child]
+                node = parents[child]
                 inside, margin = child - firsts[node], biases[child]
-                start, end = 0 if node == 0 else node_ends[node - 1], node_ends[node]
                 for term in range(len(query_words)):
-                    found = find(words, start, end, query_words[term])
+                    word = query_words[term]
+                    found = find(owners, starts[word], starts[word + 1], node)
                     if found >= 0:
-                        for entry in range(0 if found == 0 else word_ends[found - 1], word_ends[found]):
+                        for entry in range(0 if found == 0 else ends[found - 1], ends[found]):
                             if children[entry] == inside:
                                 margin += weights[entry] * query_values[term]
                 short = max(np.float32(1) - margin, np.float32(0))

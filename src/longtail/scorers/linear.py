@@ -25,13 +25,13 @@ FILE = "linear.safetensors"
 BLOCK = 512  # queries that a thread works on at once
 TEMPER = np.float32(
     0.5
-)  # probabilities to this power are scores: what is added to other scores should not be all or nothing
+)  # probabilities to this power are scores, so that what is added to others is not all or nothing
 MOST_TREES = 1000
 SCHEMA = (
     places("roots", "trees", "nodes", dtypes=("int32",)), Array("firsts", ("nodes+1",), ("int64",), 0, np.inf),
     Array("below", ("slots",), ("int32",), -(2**31), below="nodes"), Array("biases", ("slots",)),
-    Array("node_ends", ("nodes",), ("int64",), 0, np.inf), places("words", "terms", "vocabulary", dtypes=("int32",)),
-    Array("word_ends", ("terms",), ("int64",), 0, np.inf), Array("children", ("entries",), ("int32",), 0),
+    Array("starts", ("vocabulary+1",), ("int64",), 0, np.inf), places("owners", "terms", "nodes", dtypes=("int32",)),
+    Array("ends", ("terms",), ("int64",), 0, np.inf), Array("children", ("entries",), ("int32",), 0),
     Array("weights", ("entries",)),
 )  # fmt: skip
 NEW_SLOPE, NEW_BIAS = 2.0, -1.0  # a new label's row: its own text has margin 1, a text without its words -1
@@ -39,17 +39,35 @@ NEW_SLOPE, NEW_BIAS = 2.0, -1.0  # a new label's row: its own text has margin 1,
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """Trees of labels; the classifiers of a node's children lie side by side, word by word."""
+    """Trees of labels; a word names the nodes that weigh it, and what it is worth to their children."""
 
     roots: Ints  # (T,) nodes
     firsts: NDArray[np.int64]  # (I + 1,) the first child of each node
     below: Ints  # (S,) the node behind each child, or -1 - its label
     biases: Floats  # (S,)
-    node_ends: NDArray[np.int64]  # (I,) where the words of each node end
-    words: Ints  # (F,) ascending in each node
-    word_ends: NDArray[np.int64]  # (F,) where the entries of each word of a node end
+    starts: NDArray[np.int64]  # (V + 1,) where the nodes of each word start
+    owners: Ints  # (F,) nodes, ascending for each word
+    ends: NDArray[np.int64]  # (F,) where the entries of a word and a node end
     children: Ints  # (E,) places among the children of the node
     weights: Floats  # (E,)
+
+    @classmethod
+    def of_rows(
+        cls, roots: Ints, firsts: NDArray[np.int64], below: Ints, biases: Floats, rows: sp.csr_array
+    ) -> Forest:  # fmt: skip
+        """Turn a row for each child, (S, V), into a list for each word."""
+        by_word = sp.csr_array(rows.T)
+        by_word.sort_indices()
+        owner = np.repeat(np.arange(len(firsts) - 1, dtype=np.int32), np.diff(firsts))[by_word.indices]
+        new = np.ones(len(owner), np.bool_)  # where a word, or its next node, begins
+        new[1:] = owner[1:] != owner[:-1]
+        new[by_word.indptr[:-1][np.diff(by_word.indptr) > 0]] = True
+        places = np.flatnonzero(new)
+        return cls(
+            roots, firsts, below, biases, np.append(0, np.cumsum(new))[by_word.indptr], owner[places],
+            np.append(places[1:], len(owner)).astype(np.int64)[: len(places)],
+            (by_word.indices - firsts[owner]).astype(np.int32), by_word.data,
+        )  # fmt: skip
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Name the arrays for a model file."""
@@ -64,22 +82,19 @@ class Forest:
 
     def check(self, labels: int) -> None:
         """Refuse arrays that lead a search astray."""
-        nodes, slots, terms, entries = (len(a) for a in (self.node_ends, self.below, self.words, self.weights))
+        nodes, slots, terms, entries = len(self.firsts) - 1, len(self.below), len(self.owners), len(self.weights)
         sound = 0 < len(self.roots) <= MOST_TREES and nodes > 0 and int(self.below.min(initial=0)) >= -labels
-        sound = sound and ascends(self.firsts, 0, slots) and ascends(self.node_ends, None, terms)
-        sound = sound and ascends(self.word_ends, None, entries)
+        sound = sound and ascends(self.firsts, 0, slots) and ascends(self.starts, 0, terms)
+        sound = sound and ascends(self.ends, None, entries)
         if sound:
             # A child stands behind the node that it belongs to, so that every way down ends.
             behind = np.repeat(np.arange(nodes), np.diff(self.firsts))
             sound = bool(((self.below < 0) | (self.below > behind)).all())
-            ends = np.where(
-                self.node_ends > 0, self.word_ends[self.node_ends - 1] if terms else 0, 0
-            )  # entries of nodes
-            begins = np.append(0, ends[:-1])
-            some = ends > begins
+            begins = np.append(0, self.ends[:-1])
+            some = self.ends > begins
             if sound and some.any():  # entries are not counted one by one: there may be many millions
                 largest = np.maximum.reduceat(self.children, begins[some])
-                sound = bool(self.children.min() >= 0 and (largest < np.diff(self.firsts)[some]).all())
+                sound = bool((largest < np.diff(self.firsts)[self.owners[some]]).all())
         if not sound:
             raise ModelError(f"{FILE}: the trees of the model are damaged; train again")
 
@@ -89,21 +104,21 @@ class Forest:
         return int(np.diff(self.firsts).max())
 
     @cached_property
-    def owners(self) -> Ints:
+    def parents(self) -> Ints:
         """The node that each child belongs to."""
-        return np.repeat(np.arange(len(self.node_ends), dtype=np.int32), np.diff(self.firsts))
+        return np.repeat(np.arange(len(self.firsts) - 1, dtype=np.int32), np.diff(self.firsts))
 
     def paths(self, labels: int) -> Ints:
         """List the children on the way to each label, from the last to the first: (T, L, depth), -1 behind the end."""
         inner = np.flatnonzero(self.below >= 0)
-        above = np.full(len(self.node_ends), -1, np.int32)  # the child that leads to each node; the roots have none
+        above = np.full(len(self.firsts) - 1, -1, np.int32)  # the child that leads to each node; the roots have none
         above[self.below[inner]] = inner
         last = np.flatnonzero(self.below < 0).astype(np.int32)
-        ways, roots = [last], self.owners[last]
-        while len(ways) <= len(self.node_ends) and (further := above[roots] >= 0).any():
+        ways, roots = [last], self.parents[last]
+        while len(ways) < len(self.firsts) and (further := above[roots] >= 0).any():
             ways.append(np.where(further, above[roots], -1).astype(np.int32))
-            roots = np.where(further, self.owners[ways[-1]], roots)
-        tree = np.zeros(len(self.node_ends), np.int64)
+            roots = np.where(further, self.parents[ways[-1]], roots)
+        tree = np.zeros(len(self.firsts) - 1, np.int64)
         tree[self.roots] = np.arange(len(self.roots))
         paths = np.full((len(self.roots), labels, len(ways)), -1, np.int32)
         paths[tree[roots], -1 - self.below[last]] = np.stack(ways, axis=1)
@@ -132,7 +147,7 @@ class LinearScorer:
 
         def work(block: slice) -> None:
             search(
-                *bags, block.start, forest.roots, forest.firsts, forest.node_ends, forest.words, forest.word_ends,
+                *bags, block.start, forest.roots, forest.firsts, forest.starts, forest.owners, forest.ends,
                 forest.children, forest.weights, forest.biases, forest.below, self.beam, forest.widest,
                 self.scratch.zeros(self.count), labels[block], scores[block],
             )  # fmt: skip
@@ -164,8 +179,8 @@ class LinearScorer:
         if len(words) == 0:
             return scores  # nothing is known of the text
         score(
-            words, weights, self._paths, forest.owners, chosen, forest.firsts, forest.node_ends, forest.words,
-            forest.word_ends, forest.children, forest.weights, forest.biases, scores,
+            words, weights, self._paths, forest.parents, chosen, forest.firsts, forest.starts, forest.owners,
+            forest.ends, forest.children, forest.weights, forest.biases, scores,
         )  # fmt: skip
         return scores**TEMPER
 
