@@ -74,6 +74,14 @@ def test_rows_that_start_from_vectors_pass_the_head():
         networks(recipe, replace(train, labels=replace(train.labels, texts=None)))
 
 
+@pytest.mark.parametrize("weight", [1.0, 4.0])
+def test_texts_count_beside_rows_as_much_as_is_said(weight):
+    network = built(named("rows", init="points", text="sum", text_weight=weight, cosine=False), named("dense_rows"))
+    rows, texts = network.tables["rows0"].values.numpy(), network.vectors(network.points.names)
+    served = network.terms[0].freeze().store.take(slice(None))
+    np.testing.assert_allclose(served, rows + weight * texts, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("init", ["zero", "prior"])
 def test_biases_start_at_zero_or_at_how_rare_a_label_is(init):
     rows = named("rows", init="random", text=None, cosine=False, bias=True, bias_init=init)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from pydantic import Field
 
 from longtail.classifiers.products import CHUNK, BuiltProducts, Names, Products
 from longtail.classifiers.texts import label_sums, label_vectors
@@ -43,6 +44,7 @@ class Rows(Products):
         "nothing", "random", "text", "points", "both", "label_text", "graph_text", "vectors", "graph_vectors"
     ] = "points"
     text: Literal["sum", "head"] | None = "head"
+    text_weight: float = Field(default=1.0, gt=0)  # of what is made of a label's text, beside its row
 
     def check(self, recipe: Any) -> None:
         """Ask for an encoder in whose space rows can start."""
@@ -108,7 +110,7 @@ class BuiltRows(BuiltProducts):
     def vectors(self, labels: NDArray[np.int64], texts: States | None, step: Step) -> Tensor:
         """Take rows, and add what is made of the texts."""
         rows = self.rows.gather(labels)
-        return rows if texts is None else rows + texts.pooled
+        return rows if texts is None else rows + self.settings.text_weight * texts.pooled
 
     def all_vectors(self, names: Names | None) -> Floats:
         """Add up rows and label texts."""
@@ -116,7 +118,7 @@ class BuiltRows(BuiltProducts):
         if self.settings.text and names is not None:
             for start in range(0, len(rows), CHUNK):
                 some = slice(start, min(start + CHUNK, len(rows)))
-                rows[some] += names(some)
+                rows[some] += np.float32(self.settings.text_weight) * names(some)
         return rows
 
 
