@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from longtail import __version__
-from longtail.cli import bench, compare, data, demo, graph, index, labels, models, report, serve
+from longtail.cli import bench, compare, data, demo, graph, index, labels, models, report, serve, sign
 from longtail.errors import LongtailError, Occupied, ResourceError
 
 app = typer.Typer(
@@ -39,6 +39,7 @@ report.register(app)
 bench.register(app)
 serve.register(app)
 index.register(app)
+sign.register(app)
 
 
 def _version(value: bool) -> None:
