@@ -5,6 +5,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS_dev := dev,demo
 EXTRAS_demo := demo
+MINUTES ?= 60
+INPUTS ?= 1000000
+SEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help:  ## list the targets
@@ -41,10 +44,16 @@ bench: setup  ## timings; ratios mean more than seconds on a shared machine
 	$(BIN)/python bench/step_scale.py
 	$(BIN)/python bench/serve_load.py
 
+soak: setup  ## an hour of questions while models are replaced and workers killed; MINUTES=3 for less
+	$(BIN)/python bench/soak.py --minutes $(MINUTES)
+
+fuzz: setup  ## damaged models, files, requests and arguments; INPUTS=1000000 SEED=0
+	PYTHONPATH=tests $(BIN)/python -m hostile.fuzz --inputs $(INPUTS) --seed $(SEED)
+
 docs: setup  ## check that the snippets and links in README and docs work
 	$(BIN)/pytest tests/test_docs.py
 
 clean:  ## remove .venv and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.PHONY: help setup demo check test test-all bench docs clean
+.PHONY: help setup demo check test test-all bench soak fuzz docs clean

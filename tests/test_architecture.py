@@ -13,11 +13,11 @@ from longtail.records import Part
 
 SOURCE = ROOT / "src" / "longtail"
 ORDER = [
-    "errors", "markup", "types", "machine", "kernels", "whole", "files", "packed", "arrays", "data", "labels",
+    "errors", "limits", "markup", "types", "machine", "kernels", "whole", "files", "packed", "arrays", "data", "labels",
     "records", "parts", "recipe", "augment", "encoders", "search", "stores", "scorers", "samplers", "classifiers",
-    "losses", "predictions", "probabilities", "thresholds", "scales", "card", "folder", "explanations", "model",
-    "training", "artefact", "index", "doctor", "answers", "evaluation", "metrics", "comparison", "report", "page",
-    "recipes", "pipeline", "estimator", "bench", "serve", "cli", "__main__",
+    "losses", "predictions", "probabilities", "thresholds", "scales", "card", "folder", "signatures", "explanations",
+    "model", "training", "artefact", "index", "doctor", "answers", "evaluation", "metrics", "comparison", "report",
+    "page", "recipes", "pipeline", "estimator", "bench", "serve", "cli", "start", "__main__",
 ]  # fmt: skip
 INSIDE = {
     "data": [
@@ -113,6 +113,7 @@ INSIDE = {
         "protocol",
         "settings",
         "messages",
+        "held",
         "access",
         "access_log",
         "schemas",

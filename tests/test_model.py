@@ -172,6 +172,18 @@ def test_figures_of_a_model_that_was_replaced_meanwhile_are_not_kept(model, data
         keep_evaluation(tmp_path / "run", model.facts(), evaluate(model, data.train).to_dict())
 
 
+@pytest.mark.parametrize("kept", [{"P@1": 5.0}, {"points": "many", "bins": []}, {"points": 1, "bins": [{}]}])
+def test_figures_of_a_stranger_are_refused_in_one_line(model, data, tmp_path, kept):
+    run = tmp_path / "run"
+    model.save(run)
+    with changing(run) as config:
+        replace_files(run, config, {"metrics.json": json.dumps({"evaluations": [kept]})})
+    with pytest.raises(ModelError, match="figures that longtail does not write") as refused:
+        keep_evaluation(run, model.facts(), evaluate(model, data.train).to_dict())
+    assert "\n" not in str(refused.value)
+    assert Model.load(run).evaluations == (kept,)
+
+
 def test_figures_of_an_earlier_version_are_read(model, tmp_path):
     run = tmp_path / "run"
     model.save(run)

@@ -1,5 +1,5 @@
 """`python -m longtail`: the command line."""
 
-from longtail.cli import main
+from longtail.start import main
 
 main()

@@ -65,7 +65,7 @@ def build_artefact(
     config = read_config(folder)
     own = {name for name in config["files"] if OWN.fullmatch(name)}  # is built anew
     verify_files(folder, {name: value for name, value in config["files"].items() if name not in own})
-    model = Model.load(folder, verify=False)
+    model = Model.opened(folder, config)
     if model.vectors is None or not model.vectors.searchable:
         return None
     store = model.vectors.store

@@ -11,6 +11,7 @@ from longtail.artefact import OWN
 from longtail.errors import LongtailError, ModelError
 from longtail.folder import read_config, verify_files, write_config
 from longtail.index import Index
+from longtail.signatures import FILE, stale
 from longtail.whole import EARLIER, TEMPORARY, held, restored, sweep
 
 TEXTS = 20  # training texts that a folder is asked
@@ -35,6 +36,8 @@ def examine(path: str | Path, *, repair: bool = True) -> list[Finding]:
             config = read_config(folder)
             findings += _leftovers(folder, config, repair=repair)
             findings += _index(folder, config, repair=repair)
+            if stale(folder, read_config(folder)):
+                findings.append(Finding(f"{folder / FILE}: signed before the model or its labels were changed"))
         index = Index.load(folder, verify=True)
         texts = index.labels.texts if index.model.examples is None else index.model.examples.texts
         index.predict([] if texts is None else texts[:TEXTS].tolist())

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.card import write_card
-from longtail.errors import ModelError
+from longtail.errors import ModelError, one_line
 from longtail.files import indented, read_json, regular, write_json
 from longtail.whole import held, whole_file
 
@@ -49,11 +49,15 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def answers_by(folder: Path) -> str:
+def answers_by(config: Mapping[str, Any]) -> str:
     """Hash what the answers of a model depend on: its settings and its files, but not its figures and its card."""
-    config = read_config(folder)
     files = {name: value for name, value in config["files"].items() if name not in REPLACED}
     return _seal({name: value for name, value in config.items() if name != "checksum"} | {"files": files})
+
+
+def labels_of(config: Mapping[str, Any]) -> str:
+    """Return which labels a folder has: what the numbers of a journal mean."""
+    return str(config["files"].get("labels.parquet", ""))
 
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
@@ -96,7 +100,11 @@ def keep_evaluation(folder: Path, facts: Mapping[str, Any], new: Mapping[str, An
         if any(config.get(name) != facts[name] for name in ("recipe", "labels", "points", "dataset")):
             raise ModelError(f"{folder}: the model was replaced while it was evaluated; evaluate it again")
         kept = with_evaluation(read_evaluations(folder), new)
-        contents = {METRICS: indented({"evaluations": kept}), CARD: write_card(config, kept)}
+        try:
+            contents = {METRICS: indented({"evaluations": kept}), CARD: write_card(config, kept)}
+        except (LookupError, TypeError, ValueError, AttributeError) as reason:
+            why = f"{type(reason).__name__}: {one_line(reason)}"
+            raise ModelError(f"{folder}: holds figures that longtail does not write ({why}); none were added") from None
         replace_files(folder, config, contents)
 
 

@@ -27,11 +27,12 @@ from longtail.data.dataset import Labels
 from longtail.data.tokens import WORD
 from longtail.errors import DataError, LongtailError, ModelError
 from longtail.explanations import Explanation, Reasons, name_of
-from longtail.folder import REPLACED, read_config, verify_files
+from longtail.folder import REPLACED, labels_of, read_config, verify_files
 from longtail.labels.journal import Added, Change, Journal, Removed
 from longtail.model import Model, strings
 from longtail.predictions import Groups, Predictor, Rules, finished, predict
 from longtail.scorers.added import Additions, similar_labels
+from longtail.signatures import Signature
 from longtail.types import LabelMatrix, Texts, TopK, counted, joined
 
 log = logging.getLogger("longtail")
@@ -66,8 +67,10 @@ class Index:
     (2, 'blue parrot')
     """
 
-    def __init__(self, folder: Path, model: Model, config: Mapping[str, Any]) -> None:
-        self.folder, self.model = folder, model
+    def __init__(
+        self, folder: Path, model: Model, config: Mapping[str, Any], signature: Signature | None = None
+    ) -> None:
+        self.folder, self.model, self._signature = folder, model, signature
         self.name = folder.resolve().name
         self._files = {name: value for name, value in config["files"].items() if name not in REPLACED}
         self._vectors, self.served = open_artefact(folder, model, config)
@@ -76,18 +79,29 @@ class Index:
         self.damage: LongtailError | None = None
         self._now = _Now(model.labels, model.frequencies, frozenset(), Predictor(self._scorer, len(model.labels)))
         self._applied: Sequence[Change] = ()  # changes that `_now` shows
-        self._journal = Journal(folder, _identity(config), lambda: _identity(read_config(folder)))
+        self._journal = Journal(folder, labels_of(config), lambda: labels_of(read_config(folder)))
         self.refresh()
+        if signature is not None:
+            signature.check_labels(self._journal.state)
 
     @classmethod
-    def load(cls, path: str | Path, *, verify: bool | None = None) -> Index:
+    def load(
+        cls, path: str | Path, *, verify: bool | None = None, trusted: Sequence[str | Path] | None = None
+    ) -> Index:
         """Open a model folder.
 
         Every file is compared with its checksum: before this returns, or, in a large folder unless `verify` is true,
         meanwhile; when a changed file is found, no further question is answered. `verify=False` trusts the folder.
+
+        With `trusted` (public keys, or files of them) it must be signed by one of them, its changes of labels
+        too; everything is compared before this returns, and labels cannot be changed.
         """
         folder = Path(path)
         config = read_config(folder)
+        signature = None if trusted is None else Signature(folder, trusted)
+        if signature is not None:
+            signature.check_model(config)
+            verify = True
         files: dict[str, str] = config["files"]
         if verify is None:
             sizes = [(folder / name).stat().st_size for name in files if (folder / name).is_file()]
@@ -96,7 +110,7 @@ class Index:
             large = not verify
         if not large:
             verify_files(folder, files)
-        index = cls(folder, Model.load(folder, verify=False), config)
+        index = cls(folder, Model.opened(folder, config), config, signature)
         if large and verify is None:
             threading.Thread(target=index._verify, name="longtail-verify", daemon=True).start()
         return index
@@ -236,6 +250,7 @@ class Index:
 
     def add(self, texts: Sequence[str], ids: Sequence[str] | None = None) -> list[int]:
         """Add labels for good and return their numbers; the journal has them before this returns."""
+        self._changeable()
         clean = [" ".join(text.split()) for text in texts]
         if self.model.labels.texts is None:
             raise DataError("the labels of this model have no texts", remedy="new labels need a model that reads them")
@@ -303,6 +318,7 @@ class Index:
 
     def remove(self, labels: Sequence[int]) -> None:
         """Take labels away for good: they keep their numbers and are never predicted."""
+        self._changeable()
         self.refresh()
         self._existing(labels)
         chosen = tuple(int(label) for label in labels if label not in self.removed)  # or undo would bring nothing back
@@ -318,6 +334,7 @@ class Index:
 
     def undo(self) -> None:
         """Take back the last addition or removal."""
+        self._changeable()
         self._journal.undo()
         self._apply(self._journal.changes)
 
@@ -328,6 +345,14 @@ class Index:
         if changed:
             self._apply(self._journal.changes)
         return changed
+
+    def _changeable(self) -> None:
+        """Refuse to change what was signed as it is."""
+        if self._signature is not None:
+            raise DataError(
+                f"{self.name} is used as it was signed, and its labels with it",
+                remedy="change them without trusted keys, then sign it again: longtail sign",
+            )
 
     def _existing(self, labels: Sequence[int]) -> None:
         """Refuse labels that do not exist."""
@@ -346,6 +371,8 @@ class Index:
 
     def _apply(self, changes: Sequence[Change]) -> None:
         """Make the changes that are in force visible, all at once."""
+        if self._signature is not None:
+            self._signature.check_labels(self._journal.state)
         model, self._applied = self.model, changes
         texts, ids, removed = self._changed(changes)
         count = len(model.labels) + len(texts)
@@ -359,8 +386,3 @@ class Index:
             labels = replace(labels, count=count, texts=joined(labels.texts, Texts(texts)), ids=raw)
         frequencies = np.concatenate([model.frequencies, np.zeros(len(texts), np.int64)])
         self._now = _Now(labels, frequencies, frozenset(removed), Predictor(self._scorer, len(model.labels), added))
-
-
-def _identity(config: Mapping[str, Any]) -> str:
-    """Return which labels a folder has: what the numbers of a journal mean."""
-    return str(config["files"].get("labels.parquet", ""))

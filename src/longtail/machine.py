@@ -142,12 +142,15 @@ def _glibc(function: str, *arguments: int) -> None:
 
 def memory_usage() -> tuple[int, int] | None:
     """Return the bytes of memory that this process uses now and the most it ever used, where the system says."""
+    sizes = numbers("/proc/self/status")
+    return (sizes["VmRSS"] * 1024, sizes["VmHWM"] * 1024) if {"VmRSS", "VmHWM"} <= sizes.keys() else None
+
+
+def numbers(path: str) -> dict[str, int]:
+    """Read what the kernel tells in lines of a name and a number; nothing where the system has no such file."""
     try:
-        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError:
-        return None
-    sizes = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
-    if "VmRSS" not in sizes or "VmHWM" not in sizes:
-        return None
-    now, most = (int(sizes[name][0]) * 1024 for name in ("VmRSS", "VmHWM"))
-    return now, most
+        return {}
+    pairs = ((name, value.split()) for name, _, value in (line.partition(":") for line in lines))
+    return {name: int(values[0]) for name, values in pairs if values and values[0].isdecimal()}

@@ -57,6 +57,7 @@ from longtail.scorers.added import Scale
 from longtail.scorers.ensemble import EnsembleScorer
 from longtail.scorers.fused import FusedScorer
 from longtail.scorers.lexical import LexicalScorer
+from longtail.signatures import Signature
 from longtail.thresholds import Decision, HeldOut
 from longtail.types import LabelMatrix, Texts, TopK, counted
 from longtail.whole import held, whole_folder
@@ -230,15 +231,23 @@ class Model:
                 shutil.copy(log, folder / "log.csv")
 
     @classmethod
-    def load(cls, path: str | Path, *, verify: bool = True) -> Model:
+    def load(cls, path: str | Path, *, verify: bool = True, trusted: Sequence[str | Path] | None = None) -> Model:
         """Open a model folder after checking that every file is the one that was written.
 
         Without `verify` the large files are not read whole: their headers, sizes and bounds are checked all the same.
+        With `trusted` (public keys, or files of them) it must be signed by one of them.
         """
         folder = Path(path)
         config = read_config(folder)
-        if verify:
+        if trusted is not None:
+            Signature(folder, trusted).check_model(config)
+        if verify or trusted is not None:
             verify_files(folder, config["files"])
+        return cls.opened(folder, config)
+
+    @classmethod
+    def opened(cls, folder: Path, config: Mapping[str, Any]) -> Model:
+        """Open a folder with the settings that were read of it; what is wrong with it is a ModelError."""
         try:
             return cls._opened(folder, config)
         except RecipeError as reason:

@@ -19,7 +19,8 @@ from longtail.errors import BadArgument, DataError, ResourceError
 from longtail.evaluation import Evaluation
 from longtail.labels.matching import match_labels, padded, same_labels
 from longtail.labels.propensity import Propensity, frequencies
-from longtail.machine import memory_usage
+from longtail.limits import address_space, cgroup
+from longtail.machine import memory_usage, numbers
 from longtail.metrics import evaluate as measure
 from longtail.model import Examples, Model
 from longtail.parts import Query, Run, Scorer, VoiceScorer
@@ -312,11 +313,11 @@ def _peak_memory() -> int:
 
 
 def available() -> int | None:
-    """Return how much memory is free, where the system says so."""
-    facts = Path("/proc/meminfo")
-    if not facts.exists():
-        return None
-    for line in facts.read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
+    """Return how much memory this process can still get from the machine and within its limits, where they say so."""
+    found = [kilobytes * 1024 for kilobytes in [numbers("/proc/meminfo").get("MemAvailable")] if kilobytes is not None]
+    group, space = cgroup(), address_space()
+    if group is not None:
+        found.append(group[0] - group[1])
+    if space is not None:
+        found.append(space - numbers("/proc/self/status").get("VmSize", 0) * 1024)
+    return max(0, min(found)) if found else None

@@ -22,7 +22,7 @@ from pathlib import Path
 from longtail.errors import DataError, Occupied
 
 WRITTEN = re.compile(  # every name that longtail gives to a file of a model or of a data set in any format
-    r"(config|dataset|augmentation|metrics|tokenizer|encoder)\.json|README\.md|log\.csv|\w+\.(safetensors|arrow)|"
+    r"(config|dataset|augmentation|metrics|signature|tokenizer|encoder)\.json|README\.md|log\.csv|\w+\.(safetensors|arrow)|"
     r"(trn|tst|val|train|test|validation|lbl|labels?|filter_labels|Xf?|Yf?|Z)([._]\w+)*"
     r"\.(jsonl|json|csv|tsv|parquet|txt|npz)(\.gz)?"
 )

@@ -133,7 +133,7 @@ def data(place: Path) -> None:
     from small import board  # torch, which the process that forks does without
 
     train = board(40)
-    write(Dataset(train.labels, {"train": train}, "board"), place / "data", "jsonl")
+    write(Dataset(train.labels, {"train": train, "test": train.named("test")}, "board"), place / "data", "jsonl")
 
 
 def model(place: Path, recipe: str = "knn") -> None:
@@ -252,7 +252,7 @@ def converted(place: Path) -> None:
 
 def suite(place: Path) -> None:
     data(place)
-    text = f'name = "s"\ndata = ["{place / "data"}"]\n[[run]]\nname = "knn"\nrecipe = "knn"\n'
+    text = f'title = "s"\ndata = ["{place / "data"}"]\n[[run]]\nname = "knn"\nrecipe = "knn"\n'
     (place / "s.toml").write_text(text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,8 @@ class Double:
         for row, text in enumerate(texts):
             if "explode" in text:
                 raise RuntimeError("boom")
+            if "sleep" in text:
+                time.sleep(60)
             query = words(text)
             ranked = sorted(
                 (-len(query & label_words[label]) / len(label_words[label] or " "), label) for label in allowed

@@ -16,7 +16,7 @@ from longtail.serve.settings import Settings
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture]
 app = create_app(Settings((Path("run"),)), indexes=(Double("animals", ANIMALS),)).app
 REFUSED = [400, 401, 403, 404, 405, 413, 415, 422]  # 413: a list that is too long may have too many bytes as well
-# A schema cannot say that there are as many ids as texts, and a raw id for every label or for none.
+# A schema cannot say that there are as many ids as texts, nor that no raw id is there already.
 LOOSE = {"positive_data_acceptance": {"expected-statuses": ["2xx", 404, 422]}}
 CONFIG = {
     "checks": {"negative_data_rejection": {"expected-statuses": REFUSED}},
@@ -62,3 +62,26 @@ def test_the_document_names_every_path(client):
     request = document["components"]["schemas"]["PredictRequest"]
     assert {"texts", "ids", "k"} <= set(request["properties"])
     assert request["required"] == ["texts"]
+
+
+def test_the_document_says_which_fields_go_together(client):
+    jsonschema = pytest.importorskip("jsonschema")
+    document = client.get("/openapi.json").json()
+    add, predict = (
+        jsonschema.Draft202012Validator({"$ref": f"#/components/schemas/{name}", **document})
+        for name in ("AddRequest", "PredictRequest")
+    )
+    with_id, without = {"text": "a", "raw_id": "1"}, {"text": "b"}
+    for labels, valid in (
+        ([with_id], True), ([without], True), ([{**without, "raw_id": None}, without], True),
+        ([with_id, without], False),
+    ):  # fmt: skip
+        assert add.is_valid({"labels": labels}) == valid, labels
+    for fields, valid in (
+        ({}, True), ({"ids": None}, True), ({"ids": [1]}, True), ({"ids": []}, False), ({"threshold": 0.5}, True),
+        ({"decide": "bins"}, True), ({"decide": "bins", "threshold": None}, True),
+        ({"decide": "bins", "threshold": 0.5}, False),
+    ):  # fmt: skip
+        assert predict.is_valid({"texts": ["a"], **fields}) == valid, fields
+        answer = client.post("/v1/predict", json={"texts": ["a"], **fields})
+        assert valid or answer.status_code == 422

@@ -19,6 +19,7 @@ from conftest import ROOT
 from typer.testing import CliRunner
 
 from longtail.cli import app
+from longtail.serve.held import POSSIBLE
 from longtail.whole import whole_file
 
 CODE = """
@@ -59,12 +60,12 @@ def process(*runs: Path, workers: int = 1):
 
 
 def best(address: str, text: str) -> list[str]:
-    answer = httpx.post(f"{address}/v1/predict", json={"texts": [text]}, timeout=10)
+    answer = httpx.post(f"{address}/v1/predict", json={"texts": [text]}, timeout=60)
     assert answer.status_code == 200, answer.text
     return [label["text"] for label in answer.json()["predictions"][0]["labels"]]
 
 
-def until(condition, seconds: float = 10.0) -> None:
+def until(condition, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen"
@@ -223,6 +224,36 @@ def test_two_services_with_workers_do_not_share_a_port(tmp_path):
     assert busy.returncode == 5 and "another --port" in busy.stderr
 
 
+@pytest.mark.skipif(not POSSIBLE, reason="this system cannot hand connections over")
+def test_what_a_worker_held_when_it_died_is_answered(tmp_path):
+    folder = write(tmp_path / "run", "first", "red cat")
+    with process(folder) as (running, address), httpx.Client(timeout=30) as idle:
+        assert idle.get(f"{address}/healthz").status_code == 200
+        (worker,) = children(running.pid)
+        answers: list[object] = []
+
+        def ask(path: str) -> None:
+            try:
+                answers.append(httpx.post(f"{address}{path}", json={"texts": ["sleep"]}, timeout=30))
+            except httpx.HTTPError as reason:
+                answers.append(reason)
+
+        threads = [threading.Thread(target=ask, args=("/v1/predict",)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(1)
+        os.kill(worker, signal.SIGKILL)
+        late = threading.Thread(target=ask, args=("/healthz",))  # nobody listens yet: it waits for the next worker
+        late.start()
+        for thread in (*threads, late):
+            thread.join(60)
+        assert [getattr(answer, "status_code", answer) for answer in answers] == [503, 503, 503, 405], answers
+        assert "has ended; ask again" in answers[0].json()["detail"] and answers[0].headers["retry-after"] == "1"
+        assert idle.get(f"{address}/healthz").status_code == 200  # on another connection: the idle one was closed
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(20) == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS])
 def test_the_only_worker_is_replaced_when_it_dies(tmp_path, number):
     folder = write(tmp_path / "run", "first", "red cat")
@@ -238,6 +269,6 @@ def test_the_only_worker_is_replaced_when_it_dies(tmp_path, number):
                 return False
 
         until(lambda: not Path(f"/proc/{worker}/cmdline").exists() or not Path(f"/proc/{worker}/exe").exists())
-        until(answers, 20)
+        until(answers)
         running.send_signal(signal.SIGTERM)
         assert running.wait(10) == 0

@@ -14,8 +14,9 @@ from typing import Annotated
 import typer
 
 from longtail import __version__
-from longtail.cli import bench, compare, data, demo, graph, index, labels, models, report, serve
+from longtail.cli import bench, compare, data, demo, graph, index, labels, models, report, serve, sign
 from longtail.errors import LongtailError, Occupied, ResourceError
+from longtail.limits import is_shortage, shortage
 
 app = typer.Typer(
     name="longtail",
@@ -39,6 +40,7 @@ report.register(app)
 bench.register(app)
 serve.register(app)
 index.register(app)
+sign.register(app)
 
 
 def _version(value: bool) -> None:
@@ -62,22 +64,27 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through the blocks that clean up
     try:
         app()
-    except Occupied as error:
-        _stop(f"{error.file}: {error.found}; choose another place, or pass --force to replace it", error.exit_code)
-    except LongtailError as error:
-        _stop(str(error), error.exit_code)
-    except MemoryError:
-        _stop("out of memory; see --dry-run for an estimate", ResourceError.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
-            _stop(f"no space left: {error}; nothing was changed", ResourceError.exit_code)
-        _stop(f"{error.filename or ''}: {error.strerror or error}; check the path and its permissions", 3)
+    except Exception as error:
+        told = _told(error)
+        if told is None:
+            raise
+        sys.stderr.write(f"error: {told[0]}\n")
+        sys.exit(told[1])
 
 
-def _stop(message: str, code: int) -> None:
-    """Print the error and exit."""
-    sys.stderr.write(f"error: {message}\n")
-    sys.exit(code)
+def _told(error: Exception) -> tuple[str, int] | None:
+    """Return the line and the exit code of an error; None of one that nobody expects."""
+    if is_shortage(error):  # whatever it was taken for
+        return shortage(), ResourceError.exit_code
+    if isinstance(error, Occupied):
+        return f"{error.file}: {error.found}; choose another place, or pass --force to replace it", error.exit_code
+    if isinstance(error, LongtailError):
+        return str(error), error.exit_code
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+        return f"no space left: {error}; nothing was changed", ResourceError.exit_code
+    if isinstance(error, OSError):
+        return f"{error.filename or ''}: {error.strerror or error}; check the path and its permissions", 3
+    return None

@@ -10,6 +10,8 @@ import typer
 
 from longtail.cli.console import emit, progress, say, table
 from longtail.cli.models import Json, Run
+from longtail.cli.options import Trusted
+from longtail.cli.sign import say_stale
 from longtail.errors import DataError, ModelError
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ def index(
         effort = f", ef_search {info.ef_search}" if info.ef_search else f", nprobe {info.nprobe}" if info.nprobe else ""
         recalled = f"recall {info.recall:.4f} measured on {info.texts:,} training texts"
         say(f"wrote {run / info.file}: {info.precision}, {info.search}{effort}; {recalled}")
+        say_stale(run)
         if info.recall < recall:
             say(f"the asked recall of {recall} is out of reach at this precision; try --precision fp32")
 
@@ -66,6 +69,7 @@ def explain(
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write what labels look at into this page (attentionxml).")] = None,
     json: Json = False,
+    trusted_keys: Trusted = None,
 ) -> None:
     """Explain why a text gets a label: words, nearest training points and label texts, neighbours, head or tail.
 
@@ -74,7 +78,7 @@ def explain(
     from longtail.index import Index
     from longtail.labels.lookup import find_label
 
-    index = Index.load(run, verify=True)
+    index = Index.load(run, verify=True, trusted=trusted_keys)
     if label is None:
         best = index.predict([text], 1).labels[0, 0]
         if best < 0:

@@ -9,6 +9,7 @@ import typer
 from longtail.cli.console import emit, say, table
 from longtail.cli.models import Json, Run
 from longtail.cli.options import From, Text, open_rows
+from longtail.cli.sign import say_stale
 from longtail.errors import DataError
 from longtail.types import counted
 
@@ -39,6 +40,7 @@ def add(
     for label in index.add(texts, ids):
         emit(_entry(index, label))
     say(f"added {counted(len(texts), 'label')}; `longtail labels undo {run}` takes that back")
+    say_stale(run)
 
 
 @app.command()
@@ -56,6 +58,7 @@ def remove(
     for label in label_ids:
         emit(_entry(index, label))
     say(f"removed {counted(len(label_ids), 'label')}; `longtail labels undo {run}` takes that back")
+    say_stale(run)
 
 
 @app.command()
@@ -68,6 +71,7 @@ def undo(run: Run) -> None:
     index.undo()
     added, removed = before[0] - len(index.labels), before[1] - len(index.removed)
     say(f"took {counted(added, 'label')} away again" if added else f"brought {counted(removed, 'label')} back")
+    say_stale(run)
 
 
 @app.command("list")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from longtail.cli.console import continues, duration, emit, progress, say, size, table, with_settings
-from longtail.cli.options import ChosenSplit, From, Source, Text, matched_points, open_rows, reads_data
+from longtail.cli.options import ChosenSplit, From, Source, Text, Trusted, matched_points, open_rows, reads_data
 from longtail.errors import DataError
 from longtail.types import counted
 
@@ -181,13 +181,14 @@ def predict(
         Literal["jsonl", "csv", "parquet"] | None, typer.Option("--format", "-f", help="The files of a folder.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace --out, or begin anew.")] = False,
+    trusted_keys: Trusted = None,
 ) -> None:
     """Predict labels for every row: its columns come back with `labels`, as JSON lines or in the file --out.
 
     The same command continues a run with --out that was stopped.
     """
     from longtail.answers import Target, identity, write_answers
-    from longtail.folder import answers_by
+    from longtail.folder import answers_by, read_config
     from longtail.index import Index
     from longtail.labels.journal import FILE
     from longtail.labels.lookup import label_finder
@@ -198,7 +199,7 @@ def predict(
     target = None if out is None else Target.of(out, format)
     if target is not None:
         target.check(force)
-    index = Index.load(run, verify=True)
+    index = Index.load(run, verify=True, trusted=trusted_keys)
 
     def answer(queries: Queries) -> TopK:
         exclude = _own_labels(queries, len(index.labels))
@@ -211,7 +212,7 @@ def predict(
         if target is None:
             _print_answers(feed, answer, index.labels)
             return
-        job = identity(feed.path, answers_by(run), run / FILE)
+        job = identity(feed.path, answers_by(read_config(run)), run / FILE)
         job["settings"] = [k, limit, probabilities, exclude_own, text, from_, split]
         with continues(target.scratch), progress(f"predicting {file}") as step:
             rows = write_answers(feed, answer, index.labels, target, job, force=force, progress=step)
@@ -259,6 +260,7 @@ def evaluate(
         Path | None, typer.Option(help="Draw the calibration of the probabilities to this .svg, .png or .pdf file.")
     ] = None,
     json: Json = False,
+    trusted_keys: Trusted = None,
     source: Source,
 ) -> None:
     """Evaluate a model: P, nDCG, recall, PSP, PSnDCG and coverage at 1, 3, 5; head, torso, tail.
@@ -279,7 +281,7 @@ def evaluate(
             constants = Propensity(a, b)
         except ValueError as reason:
             raise DataError(f"--propensity {propensity}: {reason}", remedy="give two numbers: 0.55,1.5") from None
-    model = Model.load(run)
+    model = Model.load(run, trusted=trusted_keys)
     points = matched_points(source.load(data), split, model)
     with progress(f"evaluating on {counted(len(points), 'point')}"):
         result = measure(model, points, bins=bins, propensity=constants)

@@ -42,6 +42,12 @@ Text = Annotated[
 ChosenSplit = Annotated[
     str | None, typer.Option("--split", help="train, validation or test; test, or the only one, by default.")
 ]
+Trusted = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trusted-keys", metavar="FILE", help="Refuse a model that none of the public keys in this file has signed."
+    ),
+]
 OPTIONS: dict[str, Any] = {
     "from_": From,
     "text": Text,

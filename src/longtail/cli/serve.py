@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from longtail.cli.console import say
+from longtail.cli.options import Trusted
 from longtail.errors import MissingExtra
 
 PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
@@ -48,6 +49,7 @@ def serve(
     access_log: Annotated[
         Path | None, typer.Option(help="Append a JSON line for each request, without texts; - is standard error.")
     ] = None,
+    trusted_keys: Trusted = None,
 ) -> None:
     """Serve predictions over HTTP, with a web page to try the model; Ctrl-C stops, SIGHUP reloads the model."""
     for package in PACKAGES:
@@ -56,12 +58,13 @@ def serve(
     from longtail.serve.run import configure_logging, listen
     from longtail.serve.run import serve as run_service
     from longtail.serve.settings import Settings
+    from longtail.signatures import trusted_keys as read_keys
 
     configure_logging()
     runs = (run,) if other is None else (run, other)
     settings = Settings(
         runs, host=host, port=port, workers=workers, api_key=api_key, insecure=insecure, public=public,
-        access_log=access_log,
+        access_log=access_log, trusted=() if trusted_keys is None else read_keys(trusted_keys),
     )  # fmt: skip
     listener = listen(settings)
     address = f"[{host.strip('[]')}]" if ":" in host else host

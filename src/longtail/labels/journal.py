@@ -61,6 +61,11 @@ class Journal:
         self.changes: tuple[Change, ...] = ()  # in force, the oldest first
         self._stamp, self._end, self._last = Stamp(), 0, ""
 
+    @property
+    def state(self) -> str:
+        """The checksum of the last record, which covers all before it; empty where there is none."""
+        return self._last
+
     def refresh(self) -> bool:
         """Read what was appended; return whether the changes in force differ from before."""
         stamp = _stamp(self.path)

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,10 @@ def create_app(settings: Settings, *, indexes: tuple[Index, ...] | None = None) 
     """Open the models of the settings, or take open indexes, and create the app that serves them."""
     gauges = Gauges()
     if indexes is None:
-        registry = Registry(settings.runs, opener(settings.opener), gauges)
+        opened = opener(settings.opener)
+        registry = Registry(
+            settings.runs, partial(opened, trusted=settings.trusted) if settings.trusted else opened, gauges
+        )
     else:
         by_folder = dict(zip(settings.runs, indexes, strict=True))
         registry = Registry(settings.runs, by_folder.__getitem__, gauges)

@@ -25,7 +25,7 @@ REASONS = {
     415: "The body is not JSON.",
     422: "A field is wrong; the message says which.",
     429: "Too many requests are waiting; see Retry-After.",
-    503: "The service is stopping.",
+    503: "The service is stopping, or the process that was to answer has ended; see Retry-After.",
     504: "No answer in time.",
     507: "The disk is full; nothing was changed.",
 }

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence, Set
 from functools import reduce
-from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast
 
 from numpy.typing import NDArray
@@ -80,12 +79,13 @@ class Index(Protocol):
         """Pick up what another process changed; cheap if nothing did."""
 
 
-Opener: TypeAlias = Callable[[Path], Index]
+Opener: TypeAlias = Callable[..., Index]  # of a folder; and of `trusted` keys, where there are any
 
 
 def opener(name: str) -> Opener:
     """Import an opener by its name.
 
+    >>> from pathlib import Path
     >>> opener("pathlib:Path.is_dir")(Path("."))
     True
     """

@@ -15,6 +15,7 @@ from longtail.labels.propensity import bins
 from longtail.serve.gauges import Gauges
 from longtail.serve.messages import HTTPError
 from longtail.serve.protocol import Index, Opener
+from longtail.signatures import FILE
 from longtail.types import TopK
 
 log = logging.getLogger("longtail.serve")
@@ -27,6 +28,7 @@ class ServedModel:
 
     def __init__(self, name: str, folder: Path, index: Index, stamp: object) -> None:
         self.name, self.folder, self.index, self.stamp = name, folder, index, stamp
+        self.refused = ""  # why the labels were last not read anew
         self._bins_cache: tuple[Index, int, NDArray[np.int32]] | None = None
 
     def rows(self, top: TopK, index: Index, details: bool) -> list[list[dict[str, Any]]]:
@@ -95,8 +97,11 @@ class Registry:
         for model in self.models.values():
             try:
                 model.index.refresh()
-            except Exception:  # the service goes on with the labels it has
-                log.exception("%s: the changed labels could not be read; the known ones stay", model.folder)
+                model.refused = ""
+            except Exception as reason:  # the service goes on with the labels it has
+                if model.refused != str(reason):  # told once, not with every request
+                    log.error("%s: the changed labels are not used, the known ones stay: %s", model.folder, reason)
+                model.refused = str(reason)
 
     async def watch(self) -> None:
         """Reload replaced folders, for ever."""
@@ -138,9 +143,15 @@ class Registry:
 
 
 def _stamp(folder: Path) -> object:
-    """Return a value that changes with the folder; None while it is being replaced."""
+    """Return a value that changes with the folder, or when it is signed; None while it is being replaced."""
+    config = _state(folder / "config.json")
+    return None if config is None else (config, _state(folder / FILE))
+
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes whenever a file does; None where there is none."""
     try:
-        state = (folder / "config.json").stat()
+        state = path.stat()
     except OSError:
         return None
     return state.st_mtime_ns, state.st_ino, state.st_size

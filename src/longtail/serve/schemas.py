@@ -6,7 +6,7 @@ of `Limits()`; a service with other limits checks them again.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -33,6 +33,19 @@ Decide = Annotated[str, Field(max_length=20, pattern=r"^(global|bins|labels)(:(0
 LabelIds = Annotated[list[LabelId], Field(max_length=LIMITS.labels)]
 
 
+NO_RAW_ID: dict[str, Any] = {"properties": {"raw_id": {"type": "null"}}}
+
+
+def _both(**kinds: str) -> dict[str, Any]:
+    """Describe an object that has all of some fields, none of them null."""
+    return {"required": [*kinds], "properties": {name: {"type": kind} for name, kind in kinds.items()}}
+
+
+def _labels(each: dict[str, Any]) -> dict[str, Any]:
+    """Describe an object whose labels are all alike."""
+    return {"properties": {"labels": {"items": each}}}
+
+
 class Request(BaseModel):
     """The body of a request."""
 
@@ -44,10 +57,18 @@ class Request(BaseModel):
 class PredictRequest(Request):
     """Texts to find labels for."""
 
+    model_config = ConfigDict(json_schema_extra={"not": _both(threshold="number", decide="string")})
+
     texts: list[Text] = Field(
         min_length=1, max_length=LIMITS.texts, description="The texts.", examples=[["sort a list"]]
     )
-    ids: list[PointId] | None = Field(None, max_length=LIMITS.texts, description="Your own ids, as many as texts.")
+    ids: list[PointId] | None = Field(
+        None,
+        min_length=1,
+        max_length=LIMITS.texts,
+        description="Your own ids: exactly as many as texts, in the same order. JSON Schema cannot compare the lengths "
+        "of two lists; where they differ the answer is 422.",
+    )
     k: K = Field(5, description="Labels per text.")
     threshold: float | None = Field(None, description="Leave out labels with a lower score.")
     decide: Decide | None = Field(
@@ -102,7 +123,9 @@ class NewLabel(BaseModel):
 
 
 class AddRequest(Request):
-    """Labels to add; they can be predicted at once."""
+    """Labels to add; they can be predicted at once. Each has a raw_id, or none has."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [_labels(_both(raw_id="string")), _labels(NO_RAW_ID)]})
 
     labels: list[NewLabel] = Field(min_length=1, max_length=LIMITS.labels)
 

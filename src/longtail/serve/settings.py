@@ -41,6 +41,7 @@ class Settings:
     insecure: bool = False
     public: bool = False  # whether /metrics and /openapi.json are answered without the key
     access_log: Path | None = None  # a JSON line for each request; "-" is standard error
+    trusted: tuple[str, ...] = ()  # public keys: only models that one of them signed are served
     limits: Limits = Limits()
     opener: str = OPENER
 
