@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from longtail import __version__
-from longtail.cli import bench, compare, data, demo, graph, index, labels, models, report, serve
+from longtail.cli import bench, compare, data, demo, graph, index, labels, models, report, serve, train
 from longtail.errors import LongtailError, Occupied, ResourceError
 
 app = typer.Typer(
@@ -32,6 +32,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.add_typer(labels.app, name="labels")
 demo.register(app)
+train.register(app)
 models.register(app)
 graph.register(app)
 compare.register(app)

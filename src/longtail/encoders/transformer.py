@@ -21,7 +21,7 @@ from longtail.data.tokens import Words
 from longtail.encoders.inputs import Ordered
 from longtail.encoders.ordered import FrozenSequence
 from longtail.errors import MissingExtra, ModelError, RecipeError
-from longtail.parts import Arrays, Encoder, Inputs, Network, Query, Tower, below
+from longtail.parts import Arrays, Earlier, Encoder, Inputs, Network, Query, Tower, below
 from longtail.records import Cost, Sizes, record
 from longtail.types import Floats, Texts
 
@@ -97,6 +97,12 @@ class Transformer(Encoder):
     def start(self, tokenizer: Pretrained, inputs: Sequence[Inputs], seed: int) -> Arrays:
         """Read the weights."""
         return dict(tokenizer.weights())
+
+    def continued(self, start: Arrays, tokenizer: Pretrained, earlier: Earlier) -> Arrays:
+        """Start from the weights of an earlier model, where they are of the same encoder."""
+        before = below(earlier.arrays, "encoder.")
+        same = before.keys() == start.keys() and all(before[name].shape == start[name].shape for name in start)
+        return before if same else start
 
     def build(self, start: Arrays, network: Network) -> Tower:
         """Make the tower in torch."""
