@@ -75,7 +75,7 @@ def test_the_command_shows_what_changed_and_keeps_changes_of_labels(tmp_path, be
     before.save(tmp_path / "one")
     assert run("labels", "add", tmp_path / "one", "-", stdin="blue whale\n").returncode == 0
     assert run("labels", "remove", tmp_path / "one", "1").returncode == 0
-    rows = "".join(f"{word} owl,owl\n{word} cat,cat\n" for word in "brown tawny snowy barn grey".split())
+    rows = "".join(f"{word} owl,owl\n{word} cat,cat\n" for word in ["brown", "tawny", "snowy", "barn", "grey"])
     (tmp_path / "more.csv").write_text("title,tags\n" + rows)
     command = ("train", "--continue-from", tmp_path / "one", "--data", tmp_path / "more.csv", "--out", tmp_path / "two")
     done = run(*command, "--holdout", 0.2)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import pydantic
 
 from longtail.errors import RecipeError, nearest
+from longtail.machine import need
 from longtail.parts import Augmentation, Encoder, Objective, Stage, Voice
 from longtail.records import PARTS, Cost, Part, Sizes, When, create, imported, part_of, record, replaced
 
@@ -82,6 +83,8 @@ class Recipe(Part):
         for augmentation in self.augment:
             if not self.trains and augmentation.acts_on != ("dataset",):
                 raise RecipeError(f"{self.name}: {augmentation.part} changes batches, and this recipe trains on none")
+        for package in ("torch", "lightning_fabric") if self.trains else ():
+            need(package, "train")
         for part in self.parts():
             part.check(self)
 

@@ -103,6 +103,7 @@ def train(
     before = None if continue_from is None else Index.load(continue_from, verify=True)
     more = [f"{name}={value}" for name, value in (("seed", seed), ("ensemble", ensemble)) if value is not None]
     settings = with_settings(_start(recipe, published, before), [*(set_ or []), *more])
+    settings.check()
     scratch = out.with_name(out.name + ".unfinished")
     with nullcontext() if dry_run else training(out, scratch, force=force):
         loaded = source.load(data, summary=True)

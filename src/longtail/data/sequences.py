@@ -17,19 +17,20 @@ from functools import cache, cached_property
 from importlib import resources
 from itertools import chain, islice
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from longtail.errors import ModelError
 from longtail.files import read_json
+from longtail.machine import need
 from longtail.types import Texts, rows_of
 from longtail.whole import whole_file
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 PADDING, UNKNOWN = "[pad]", "[unk]"  # no text can hold them: cleaning takes the brackets away
 FILE = "tokenizer.json"
@@ -71,6 +72,11 @@ class Sequences:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The Rust tokenizer of this vocabulary; it takes cleaned text."""
+        need("tokenizers", "train")
+        from tokenizers import Tokenizer  # noqa: PLC0415  (an extra)
+        from tokenizers.models import WordLevel  # noqa: PLC0415
+        from tokenizers.pre_tokenizers import WhitespaceSplit  # noqa: PLC0415
+
         places = {word: place for place, word in enumerate(self.vocabulary)}
         tokenizer = Tokenizer(WordLevel(places, unk_token=UNKNOWN))
         tokenizer.pre_tokenizer = WhitespaceSplit()

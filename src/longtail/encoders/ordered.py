@@ -19,6 +19,7 @@ from longtail.data.tokens import Words
 from longtail.encoders.bag import checked_words, start_words, word_cost
 from longtail.encoders.inputs import Bags, Ordered
 from longtail.labels.blocks import same_edges, unit_rows
+from longtail.machine import need
 from longtail.parts import Arrays, Encoder, Inputs, Network, Query, Tower, below
 from longtail.records import Cost, Sizes, record
 from longtail.types import Floats, Texts
@@ -73,6 +74,7 @@ class OrderedEncoder(Encoder):
 
     def _parameters(self, arrays: Arrays) -> Arrays:
         """Return the arrays of the layers if they fit; nothing is made of them yet."""
+        need("torch", "train")
         import torch  # noqa: PLC0415  (for the models that need it)
 
         with torch.device("meta"):

@@ -21,6 +21,7 @@ from longtail.data.tokens import Words
 from longtail.encoders.inputs import Ordered
 from longtail.encoders.ordered import FrozenSequence
 from longtail.errors import MissingExtra, ModelError, RecipeError
+from longtail.machine import need
 from longtail.parts import Arrays, Earlier, Encoder, Inputs, Network, Query, Tower, below
 from longtail.records import Cost, Sizes, record
 from longtail.types import Floats, Texts
@@ -112,6 +113,7 @@ class Transformer(Encoder):
 
     def open(self, arrays: Mapping[str, NDArray[Any]], tokenizer: Pretrained) -> FrozenTransformer:
         """Put the encoder of a model file together."""
+        need("torch", "train")
         from longtail.encoders.towers.transformer import fitting  # noqa: PLC0415  (torch)
 
         limit = tokenizer.config.get("max_position_embeddings")
