@@ -33,9 +33,9 @@ class OrderedEncoder(Encoder):
 
     renamed: ClassVar[Mapping[str, str]] = {"start": "init", "words": "max_tokens", "vector": "width"}
     has_words: ClassVar[bool] = True
-    dim: int = Field(default=300, ge=1, le=4096)
-    max_tokens: int = Field(default=32, ge=1, le=512)
-    init: str = "glove"
+    dim: int = Field(default=300, ge=1, le=4096)  # of word vectors
+    max_tokens: int = Field(default=32, ge=1, le=512)  # words of a text that are read
+    init: str = "glove"  # where word vectors come from: glove, random, ppmi or a file
 
     @abstractmethod
     def layers(self, seed: int) -> Any:

@@ -41,16 +41,16 @@ class Transformer(Encoder):
 
     part: ClassVar[str] = "transformer"
     frame: ClassVar[int] = 1
-    model: str = MINILM
-    revision: str | None = None
+    model: str = MINILM  # a folder, a hub id, or minilm
+    revision: str | None = None  # the commit of a hub id
     dim: int = Field(default=384, ge=1, le=8192)  # of its states
-    pooling: Literal["mean", "cls"] = "mean"
+    pooling: Literal["mean", "cls"] = "mean"  # what the vector of a text is: the mean of its tokens, or the first
     layers: int = Field(default=1, ge=1, le=100)  # the last ones, whose vectors stand side by side
-    max_tokens: int = Field(default=32, ge=3, le=8192)
+    max_tokens: int = Field(default=32, ge=3, le=8192)  # tokens of a text that are read
     dropout: float = Field(default=0.1, ge=0, lt=1)  # of vectors and token states
-    chunk: int = Field(default=512, ge=1)
-    learning_rate: float = Field(default=1e-4, gt=0)
-    tokens: bool = False
+    chunk: int = Field(default=512, ge=1)  # texts that are encoded at once; more are computed again on the way back
+    learning_rate: float = Field(default=1e-4, gt=0)  # of its layers
+    tokens: bool = False  # whether there is a state for each token, for classifiers that look at words
 
     @property
     def has_tokens(self) -> bool:

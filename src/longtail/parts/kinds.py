@@ -191,12 +191,13 @@ class Objective(Part):
     """
 
     part: ClassVar[str] = "objective"
-    head: Head | None = None
-    sampler: Sampler
-    classifier: Classifier
-    loss: Loss
+    head: Head | None = None  # the layer between encoder and label vectors
+    sampler: Sampler  # the labels that a step scores
+    classifier: Classifier  # how labels are scored
+    loss: Loss  # what a step minimises
     weight: float = Field(default=1.0, ge=0)  # 0: not trained
-    over: Literal["labels", "clusters"] = "labels"
+    over: Literal["labels", "clusters"] = "labels"  # what is learnt: labels, or clusters of them
+    # share of the steps in which its gradient does not reach the encoder
     detach: float = Field(default=0.0, ge=0, le=1)
     served: float | None = Field(default=None, ge=0)  # weight of its scores when served; None: `weight`, 0: not at all
 

@@ -29,7 +29,7 @@ class Beam(Clusters):
     """Settings of the static beam of `top` clusters."""
 
     part: ClassVar[str] = "beam"
-    top: int = Field(default=64, ge=1)
+    top: int = Field(default=64, ge=1)  # clusters that each point sees
     positives: bool = False  # whether the clusters of positives are always chosen
     cluster_weight: float | None = Field(default=1.0, ge=0)  # None: validate
 

@@ -44,7 +44,7 @@ class Clusters(Sampler):
         "dropout": "objectives.1.classifier.dropout",
     }
     num_clusters: int | None = Field(default=None, ge=1)  # None: about eight labels each
-    top: int = Field(default=32, ge=1)
+    top: int = Field(default=32, ge=1)  # clusters that each point sees
     max_candidates: int = Field(default=64, ge=1)  # for each point of a batch
     smooth: bool = True  # cluster on points and graph neighbours instead of points alone
     cluster_weight: float | None = Field(default=None, ge=0)  # None: validate

@@ -46,7 +46,7 @@ class Similar(BatchOrder):
     """
 
     part: ClassVar[str] = "similar"
-    by: Literal["words", "vectors"] = "words"
+    by: Literal["words", "vectors"] = "words"  # what makes points similar
     group: int | None = Field(default=32, ge=1)  # points; None: a batch
     refresh: int = Field(default=5, ge=1)  # in epochs, of vectors
     double_every: int | None = Field(default=None, ge=1)  # in epochs, up to the size of a batch

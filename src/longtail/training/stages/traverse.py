@@ -28,7 +28,7 @@ class Traverse(Stage):
     place: ClassVar[int] = 2
     reads_served: ClassVar[bool] = True
     share: float | None = Field(default=None, ge=0, lt=1)  # a half in the paper; None: validate
-    top: int = Field(default=100, ge=1)
+    top: int = Field(default=100, ge=1)  # labels of a text that hand on to their neighbours
 
     def check(self, recipe: Any) -> None:
         """Ask for scores that are logarithms of probabilities."""
