@@ -91,24 +91,24 @@ def test_no_extra_is_a_requirement():
 @pytest.mark.slow
 def test_a_wheel_in_an_empty_environment(tmp_path):
     quiet = ("-m", "pip", "--disable-pip-version-check", "-q")
-    subprocess.run([sys.executable, *quiet, "wheel", "--no-deps", "-w", tmp_path, ROOT], check=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    here = {"env": environment, "cwd": tmp_path}
+    subprocess.run([sys.executable, *quiet, "wheel", "--no-deps", "-w", tmp_path, ROOT], **here, check=True)
     (wheel,) = tmp_path.glob("*.whl")
     venv.create(tmp_path / "env", with_pip=True)
     python = tmp_path / "env" / "bin" / "python"
     before = _bytes(tmp_path / "env")
     constraints = ("-c", ROOT / "constraints.txt")
-    subprocess.run([python, *quiet, "install", *constraints, wheel], check=True)
+    subprocess.run([python, *quiet, "install", *constraints, wheel], **here, check=True)
     assert _bytes(tmp_path / "env") - before < LIMIT
-    subprocess.run([python, *quiet, "install", *constraints, f"{wheel}[serve]"], check=True)
-
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run([python, *quiet, "install", *constraints, f"{wheel}[serve]"], **here, check=True)
 
     def longtail(*args: object) -> subprocess.CompletedProcess[str]:
         command = [python.with_name("longtail"), *map(str, args)]
         return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     build = "from longtail.data.demo import demo_dataset as d; import pathlib; d(cache=pathlib.Path('c')).save('data')"
-    subprocess.run([python, "-c", build], env=environment, cwd=tmp_path, check=True)
+    subprocess.run([python, "-c", build], **here, check=True)
     done = longtail("train", "knn", "--data", "data", "--out", "run")
     assert done.returncode == 0, done.stderr
     (tmp_path / "texts.txt").write_text("mean of an array along an axis\n")

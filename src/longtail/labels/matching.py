@@ -108,9 +108,8 @@ def _names(own: Labels, labels: NDArray[np.int64]) -> tuple[str, ...]:
 
 def _resized(matrix: sp.csr_array, rows: int, columns: int) -> sp.csr_array:
     """Add empty rows and columns."""
-    wider = matrix.copy()
-    wider.resize(rows, columns)
-    return wider
+    starts = np.pad(matrix.indptr, (0, rows - int(matrix.shape[0])), mode="edge")
+    return sp.csr_array((matrix.data, matrix.indices, starts), shape=(rows, columns))
 
 
 def padded(frequencies: NDArray[np.int64], labels: Labels) -> NDArray[np.int64]:
