@@ -45,6 +45,7 @@ KINDS: dict[str, tuple[type[Part], ...]] = {
     "Voices": (Voice,),
     "Augmentations": (Augmentation,),
 }
+STARTS_WITHOUT = re.compile(r"(?:of|by|in|to|that|before|behind|between|beside|below)\b")  # the name of the setting
 INTRO = """# Tuning
 
 Every setting of every part, with its default and what it is. Change one with `--set path=value`, or in Python with
@@ -117,6 +118,8 @@ def sentence_of(cls: type[Part], name: str) -> str:
     found = re.sub(r"^noqa\S*( \S+)?\s*", "", behind) or " ".join(above)
     if not found:
         raise ValueError(f"{owner.__name__}.{name} in {owner.__module__} has no sentence: write a comment behind it")
+    if STARTS_WITHOUT.match(found):
+        found = f"{name.replace('_', ' ')} {found}"
     return found[0].upper() + found[1:]
 
 

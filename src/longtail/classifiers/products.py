@@ -32,7 +32,7 @@ class Products(Classifier):
     """Settings of scores that are products: cosines times a learnt scale, or as they are, with a bias or without."""
 
     bias: bool = False  # whether each label has a bias
-    bias_init: Literal["zero", "prior"] = "zero"  # prior: at the logarithm of how rare a label is
+    bias_init: Literal["zero", "prior"] = "zero"  # where biases start; prior: at the logarithm of how rare a label is
     cosine: bool = True  # whether scores are cosines
     scale: float = Field(default=20.0, gt=0)  # of cosines to logits
     learn_scale: bool = True  # whether the scale of cosines is learnt

@@ -195,7 +195,7 @@ class Objective(Part):
     sampler: Sampler  # the labels that a step scores
     classifier: Classifier  # how labels are scored
     loss: Loss  # what a step minimises
-    weight: float = Field(default=1.0, ge=0)  # 0: not trained
+    weight: float = Field(default=1.0, ge=0)  # of its loss in the sum; 0: not trained
     over: Literal["labels", "clusters"] = "labels"  # what is learnt: labels, or clusters of them
     # share of the steps in which its gradient does not reach the encoder
     detach: float = Field(default=0.0, ge=0, le=1)

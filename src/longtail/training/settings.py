@@ -35,7 +35,7 @@ class LoopSettings(Part):
     learning_rate: float = Field(default=0.01, gt=0)  # of word vectors and label rows
     dense_learning_rate: float = Field(default=0.001, gt=0)  # of the layers that every step changes
     schedule: Literal["cosine", "linear", "constant", "onecycle", "step"] = "cosine"  # how the learning rate changes
-    warmup: float = Field(default=0.1, ge=0, lt=1)  # share of the steps
+    warmup: float = Field(default=0.1, ge=0, lt=1)  # share of the steps in which the rate rises
     decay_every: float = Field(default=0.7, gt=0, le=1)  # share of the steps after which `step` halves the rate
     # of word vectors and label rows; adagrad takes a third of the memory
     optimizer: Literal["adam", "adagrad"] = "adam"
@@ -73,7 +73,7 @@ class LoopSettings(Part):
 class LoopStage(Stage):
     """A stage that runs the loop with settings of its own."""
 
-    training: LoopSettings = LoopSettings()  # of its loop
+    training: LoopSettings = LoopSettings()  # settings of its loop
 
     def steps(self, points: int) -> tuple[int, float]:
         """Return the points of a step, and how often each point is looked at."""
