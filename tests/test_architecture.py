@@ -28,6 +28,7 @@ INSIDE = {
         "dataset",
         "function_words",
         "spelling",
+        "unspaced",
         "tokens",
         "sequences",
         "pretrained",

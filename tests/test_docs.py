@@ -71,7 +71,7 @@ def test_a_setting_without_a_sentence_is_refused():
 
         speed: int = 4  # of light
 
-    assert generator().sentence_of(Bare, "speed") == "Of light"
+    assert generator().sentence_of(Bare, "speed") == "Speed of light"
     with pytest.raises(ValueError, match="has no sentence"):
         generator().sentence_of(Bare, "width")
 

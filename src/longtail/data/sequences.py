@@ -23,6 +23,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from longtail.data.unspaced import LETTERS, MARKS, RUN, grams
 from longtail.errors import ModelError
 from longtail.files import read_json
 from longtail.machine import need
@@ -37,7 +38,9 @@ FILE = "tokenizer.json"
 LARGEST = 2**30  # bytes of a tokenizer.json, some twenty million words
 CHUNK = 16_384  # texts that are cleaned together: one substitution over all of them is quicker than one for each
 
-STRANGE = re.compile(r"[^\w.'`\n]")  # a letter of any alphabet stays: data in Finnish would lose ä and ö
+STRANGE = re.compile(
+    rf"[^\w.'`\n{MARKS}{LETTERS}]"
+)  # a letter of any alphabet stays: data in Finnish would lose ä and ö
 FULL_STOP = re.compile(r"(?<=[^\W\d_])\.")
 AFTER_DIGITS = re.compile(r"(?<=\d)(?=[^\W\d_])")
 CONTRACTION = re.compile(r"(?='(?:ve|re|d|ll)\b)")
@@ -138,6 +141,7 @@ def cleaned(texts: Iterable[str]) -> Iterator[str]:
         words = [unicodedata.normalize("NFC", text).replace("_", " ").split() for text in block]
         joined = "\n".join([" ".join([word for word in line if word not in stop]) for line in words])
         joined = STRANGE.sub(" ", joined)
+        joined = joined if joined.isascii() else RUN.sub(lambda found: f" {' '.join(grams(found[0]))} ", joined)
         joined = FULL_STOP.sub("", joined)
         joined = AFTER_DIGITS.sub(" ", joined)
         joined = joined.replace("'s ", " ")
