@@ -16,8 +16,8 @@ ORDER = [
     "errors", "markup", "types", "machine", "kernels", "whole", "files", "packed", "arrays", "data", "labels",
     "records", "parts", "recipe", "augment", "encoders", "search", "stores", "scorers", "samplers", "classifiers",
     "losses", "predictions", "probabilities", "thresholds", "scales", "card", "folder", "explanations", "model",
-    "continuing", "training", "artefact", "index", "doctor", "answers", "evaluation", "metrics", "comparison", "report",
-    "page", "recipes", "pipeline", "estimator", "bench", "serve", "cli", "__main__",
+    "continuing", "training", "artefact", "index", "doctor", "upgrade", "answers", "evaluation", "metrics",
+    "comparison", "report", "page", "recipes", "pipeline", "estimator", "bench", "serve", "cli", "__main__",
 ]  # fmt: skip
 INSIDE = {
     "data": [

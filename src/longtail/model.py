@@ -207,8 +207,17 @@ class Model:
         known = split.excluded if len(split.labels) == len(self.labels) else split.excluded[:, : len(self.labels)]
         return self.predict(split.need_texts("predict"), k, exclude=known)
 
-    def save(self, path: str | Path, *, force: bool = False, log: Path | None = None) -> None:
-        """Write the model folder, whole or not at all, with the log of its training."""
+    def save(
+        self, path: str | Path, *, force: bool = False, log: Path | None = None, texts: bool = True
+    ) -> None:  # fmt: skip
+        """Write the model folder, whole or not at all, with the log of its training.
+
+        Without `texts` no training text is kept: predictions are not explained by points near them, and training
+        cannot go on from the folder. The words of the vocabulary stay, and `knn` keeps those of each point, unordered.
+        """
+        if not texts:
+            replace(self, examples=None).save(path, force=force, log=log)
+            return
         with (
             held(Path(path)),
             whole_folder(path, force=force) as folder,
