@@ -56,6 +56,19 @@ def test_word_vectors_go_on_where_they_were():
     )
 
 
+def test_feedback_adds_labels_to_what_is_known(tmp_path, before):
+    said = [("red cat", "pet", True), ("red cat", "dog", True), ("red cat", "dog", False), ("brown owl", "owl", True)]
+    said += [("wild fox", "cat", False)]
+    rows = [{"text": text, "label": label, "label_id": 0, "good": good, "model": "m"} for text, label, good in said]
+    (tmp_path / "said.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    points = continued_points(before, lt.load(tmp_path / "said.jsonl").train)
+    found = {text: set(points.targets[[row]].indices.tolist()) for row, text in enumerate(points.texts)}
+    names = points.labels.texts.tolist()
+    assert {names[label] for label in found["red cat"]} == {"cat", "pet"}
+    assert {names[label] for label in found["brown owl"]} == {"owl"}
+    assert {names[label] for label in found["wild fox"]} == {"fox"}
+
+
 def test_excluded_pairs_are_replayed(tmp_path):
     data = from_rows({"train": (["red cat", "old dog"] * 15, [[0], [1]] * 15)}, label_texts=["cat", "dog"])
     excluded = data.train.targets[np.arange(30) ^ 1]

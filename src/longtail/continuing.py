@@ -1,6 +1,7 @@
 """MODEL + NEW POINTS → POINTS TO TRAIN ON: those that the model was trained on, replayed, and then the new ones.
 
-Labels keep their numbers; new ones come after them. A text that comes again has the labels of the new data.
+Labels keep their numbers; new ones come after them. A text that comes again has the labels of the new data; where those
+are partial, as feedback is, it has both.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from longtail.errors import DataError
 from longtail.labels.matching import extended
 from longtail.model import Model
 from longtail.parts import Earlier
-from longtail.types import LabelMatrix, joined, no_pairs
+from longtail.types import LabelMatrix, Texts, joined, no_pairs
 
 
 def continued_points(model: Model, new: Split) -> Split:
@@ -26,18 +27,31 @@ def continued_points(model: Model, new: Split) -> Split:
         )
     new = extended(new, model.labels)
     texts, width = new.need_texts("training"), len(new.labels)
+    targets = new.targets
+    if new.partial:
+        targets = _with_known(targets, texts, known.targets, known.texts)
     again = {*texts}
     rows = np.flatnonzero(np.fromiter((text not in again for text in known.texts), np.bool_, len(known.texts)))
     excluded = no_pairs(known.targets.shape) if known.excluded is None else known.excluded
     return Split(
         "train",
         new.labels,
-        _stacked(known.targets[rows], new.targets, width),
+        _stacked(known.targets[rows], targets, width),
         _stacked(excluded[rows], new.excluded, width),
         joined(known.texts.take(rows), texts),
         dataset=model.dataset,
         columns=new.columns or model.columns,
     )
+
+
+def _with_known(targets: LabelMatrix, texts: Texts, before: LabelMatrix, known: Texts) -> LabelMatrix:
+    """Add the labels that texts had before."""
+    places = {text: place for place, text in enumerate(known)}
+    rows = np.fromiter((places.get(text, -1) for text in texts), np.int64, len(texts))
+    old = sp.csr_array((before.data, before.indices, before.indptr), shape=(before.shape[0], targets.shape[1]))
+    mask = sp.csr_array(((rows >= 0).astype(np.float32), (np.arange(len(rows)), np.maximum(rows, 0))),
+                        shape=(len(rows), before.shape[0]))  # fmt: skip
+    return sp.csr_array(targets.maximum(mask @ old), dtype=np.float32)
 
 
 def earlier(model: Model) -> Earlier | None:
