@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS_dev := dev,demo
+EXTRAS_docs := dev,demo,docs
 EXTRAS_demo := demo
 MINUTES ?= 60
 INPUTS ?= 1000000
@@ -35,7 +36,7 @@ check: setup  ## lint, format and types
 test: setup  ## the tests on all cores, in a few minutes
 	$(BIN)/pytest -n auto --dist worksteal
 
-test-all: setup  ## the slow tests too
+test-all: .venv/.installed-docs  ## the slow tests too
 	$(BIN)/pytest --slow
 
 bench: setup  ## timings; ratios mean more than seconds on a shared machine
@@ -50,8 +51,10 @@ soak: setup  ## an hour of questions while models are replaced and workers kille
 fuzz: setup  ## damaged models, files, requests and arguments; INPUTS=1000000 SEED=0
 	PYTHONPATH=tests $(BIN)/python -m hostile.fuzz --inputs $(INPUTS) --seed $(SEED)
 
-docs: setup  ## check that the snippets and links in README and docs work
-	$(BIN)/pytest tests/test_docs.py
+docs: .venv/.installed-docs  ## the site in build/site; its snippets, notebooks and generated pages are tested
+	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	$(BIN)/pytest --slow tests/test_docs.py
 
 clean:  ## remove .venv and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

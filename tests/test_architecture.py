@@ -16,8 +16,8 @@ ORDER = [
     "errors", "limits", "markup", "types", "machine", "kernels", "whole", "files", "packed", "arrays", "data", "labels",
     "records", "parts", "recipe", "augment", "encoders", "search", "stores", "scorers", "samplers", "classifiers",
     "losses", "predictions", "probabilities", "thresholds", "scales", "card", "folder", "signatures", "explanations",
-    "model", "training", "artefact", "index", "doctor", "answers", "evaluation", "metrics", "comparison", "report",
-    "page", "recipes", "pipeline", "estimator", "bench", "serve", "cli", "start", "__main__",
+    "model", "continuing", "training", "artefact", "index", "doctor", "upgrade", "answers", "evaluation", "metrics",
+    "comparison", "report", "page", "recipes", "pipeline", "estimator", "bench", "serve", "cli", "start", "__main__",
 ]  # fmt: skip
 INSIDE = {
     "data": [
@@ -28,6 +28,7 @@ INSIDE = {
         "dataset",
         "function_words",
         "spelling",
+        "unspaced",
         "tokens",
         "sequences",
         "pretrained",
@@ -48,6 +49,8 @@ INSIDE = {
         "curves",
         "calibration",
         "lookup",
+        "kept",
+        "levels",
         "matching",
         "journal",
     ],

@@ -134,6 +134,8 @@ def _limits(facts: Facts, evaluations: Sequence[Facts]) -> Iterator[str]:
     yield f"- It was measured {where}; texts of other kinds, lengths or languages are another matter."
     if facts.get("examples"):
         yield "- The folder holds the texts that it was trained on (points.arrow)."
+    else:
+        yield "- The folder holds no training text: predictions are not explained by points, and training cannot go on."
 
 
 def _origin(facts: Facts, _: Sequence[Facts]) -> Iterator[str]:

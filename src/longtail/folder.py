@@ -33,8 +33,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     if config.get("schema") != SCHEMA:
         raise ModelError(
             f"{folder}: written by another version of longtail (schema {config.get('schema')!r}, this one reads "
-            f"{SCHEMA}); train again"
+            f"{SCHEMA}); try `longtail upgrade {folder}`, or train again"
         )
+    check_seal(folder, config)
+    return config
+
+
+def check_seal(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse settings that were changed since they were written, and names of files outside of the folder."""
     if config.get("checksum") != _seal({name: value for name, value in config.items() if name != "checksum"}):
         raise ModelError(f"{folder / 'config.json'}: changed since it was written; train again or copy it again")
     files = config.get("files")
@@ -46,7 +52,6 @@ def read_config(folder: Path) -> dict[str, Any]:
                 regular(folder / name)
             except OSError as reason:
                 raise ModelError(f"{folder / name}: {reason.strerror}; do not use this model") from None
-    return config
 
 
 def answers_by(config: Mapping[str, Any]) -> str:

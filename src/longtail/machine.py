@@ -110,14 +110,24 @@ def compiles() -> bool:
     return find_spec("numba") is not None
 
 
+def need(package: str, extra: str) -> None:
+    """Say which extra brings a package that is not there, without importing it."""
+    if find_spec(package) is None:
+        raise MissingExtra(package, extra)
+
+
 def compiled(function: Function) -> Function:
     """Compile a function of numbers and arrays when it is first called, once for all processes; it holds no lock."""
-    try:
-        import numba  # noqa: PLC0415  (an extra, which takes half a second to import)
-    except ImportError:
-        raise MissingExtra("numba", "linear") from None
+    need("numba", "linear")
+    import numba  # noqa: PLC0415  (an extra, which takes half a second to import)
+
     kernel: Any = numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "arcp", "nsz"})(function)
     return kernel  # type: ignore[no-any-return]
+
+
+def compiled_if_possible(function: Function) -> Function:
+    """Compile a function where there is a compiler; elsewhere it is as right, and some tens of times slower."""
+    return compiled(function) if compiles() else function
 
 
 def keep_freed_memory() -> None:

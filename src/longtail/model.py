@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from longtail.arrays import matrix_arrays, matrix_of
@@ -27,8 +26,6 @@ from longtail.explanations import Reasons
 from longtail.files import (
     read_arrays,
     read_texts,
-    regular,
-    text_column,
     write_arrays,
     write_json,
     write_texts,
@@ -45,9 +42,10 @@ from longtail.folder import (
     write_config,
 )
 from longtail.labels.journal import FILE
+from longtail.labels.kept import FILE as LABELS
+from longtail.labels.kept import load_labels, save_labels
 from longtail.labels.matching import same_labels
 from longtail.machine import commit, versions
-from longtail.packed import parquet_table
 from longtail.parts import Scorer, Tokenizer, VoiceScorer, below
 from longtail.predictions import Groups, Predictor, Rules, finished, predict
 from longtail.probabilities import Probabilities
@@ -65,7 +63,6 @@ from longtail.whole import held, whole_folder
 DAMAGE = (
     LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError, RuntimeError, pa.ArrowException,
 )  # fmt: skip
-CODECS = ("SNAPPY", "UNCOMPRESSED")  # that labels are written with: the others can make gigabytes of nothing
 WEIGHTS = "weights.safetensors"
 
 
@@ -75,11 +72,15 @@ class Examples:
 
     texts: Texts  # (N,)
     targets: LabelMatrix  # (N, L)
+    excluded: LabelMatrix | None = None  # (N, L) pairs that were not learnt from
 
     def save(self, folder: Path) -> None:
         """Write points.arrow and points.safetensors."""
         write_texts(folder / "points.arrow", {"text": self.texts})
-        write_arrays(folder / "points.safetensors", matrix_arrays("targets", self.targets))
+        arrays = matrix_arrays("targets", self.targets)
+        if self.excluded is not None and self.excluded.nnz:
+            arrays |= matrix_arrays("excluded", self.excluded)
+        write_arrays(folder / "points.safetensors", arrays)
 
     @classmethod
     def load(cls, folder: Path) -> Examples | None:
@@ -87,7 +88,11 @@ class Examples:
         if not (folder / "points.arrow").exists():
             return None
         texts = read_texts(folder / "points.arrow")["text"]
-        return cls(texts, matrix_of(read_arrays(folder / "points.safetensors"), "targets", len(texts), low=0))
+        arrays = read_arrays(folder / "points.safetensors")
+        targets = matrix_of(arrays, "targets", len(texts), low=0)
+        if "excluded.shape" not in arrays:
+            return cls(texts, targets)
+        return cls(texts, targets, matrix_of(arrays, "excluded", *targets.shape, low=0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +117,7 @@ class Model:
     data: Mapping[str, Any] = field(default_factory=dict)  # what the card says of the training points
     licence: str = ""  # under which the model may be used, for its card
     columns: tuple[str, ...] = ()  # of the table that the training texts came from
+    asked: Mapping[str, Any] = field(default_factory=dict)  # the recipe before anything was chosen, as `dump` gives it
 
     def __repr__(self) -> str:
         sizes = f"{counted(len(self.labels), 'label')}, {counted(self.points, 'point')}"
@@ -202,17 +208,22 @@ class Model:
         known = split.excluded if len(split.labels) == len(self.labels) else split.excluded[:, : len(self.labels)]
         return self.predict(split.need_texts("predict"), k, exclude=known)
 
-    def save(self, path: str | Path, *, force: bool = False, log: Path | None = None) -> None:
-        """Write the model folder, whole or not at all, with the log of its training."""
+    def save(
+        self, path: str | Path, *, force: bool = False, log: Path | None = None, texts: bool = True
+    ) -> None:  # fmt: skip
+        """Write the model folder, whole or not at all, with the log of its training.
+
+        Without `texts` no training text is kept: predictions are not explained by points near them, and training
+        cannot go on from the folder. The words of the vocabulary stay, and `knn` keeps those of each point, unordered.
+        """
+        if not texts:
+            replace(self, examples=None).save(path, force=force, log=log)
+            return
         with (
             held(Path(path)),
             whole_folder(path, force=force) as folder,
         ):  # no label is added while its journal is copied
-            columns = {"frequency": pa.array(self.frequencies)}
-            for name, texts in (("text", self.labels.texts), ("id", self.labels.ids)):
-                if texts is not None:
-                    columns[name] = texts.array
-            pq.write_table(pa.table(columns), folder / "labels.parquet")
+            save_labels(folder, self.labels, self.frequencies)
             self.words.save(folder)
             tokenizer = None if self.tokenizer is self.words else self.tokenizer
             for part in (*self.voices, tokenizer, self.examples, self.probabilities, self.held_out):
@@ -225,7 +236,7 @@ class Model:
             (folder / CARD).write_text(write_card(config, self.evaluations), encoding="utf-8")
             write_config(folder, config | {"files": {file.name: checksum(file) for file in sorted(folder.iterdir())}})
             before = Path(path)
-            if (before / FILE).is_file() and _same(before / "labels.parquet", folder / "labels.parquet"):
+            if (before / FILE).is_file() and _same(before / LABELS, folder / LABELS):
                 shutil.copy2(before / FILE, folder / FILE)  # labels that were added and removed stay so
             if log is not None and log.is_file():
                 shutil.copy(log, folder / "log.csv")
@@ -271,18 +282,14 @@ class Model:
         counts |= {examples.targets.shape[1]} if examples else set()
         if len(counts) > 1:
             raise ModelError(f"{folder}: its files disagree on the number of labels; train again")
-        regular(folder / "labels.parquet")
-        table = parquet_table(
-            folder / "labels.parquet", rows=count, codecs=CODECS, error=ModelError
-        )  # rows as in arrays
-        columns = {name: text_column(table[name]) for name in ("text", "id") if name in table.column_names}
-        labels, frequencies = Labels(count, columns.get("text"), columns.get("id")), _counts(table["frequency"])
+        labels, frequencies = load_labels(folder, count)
         points, dataset = _count(config, "points"), str(config["dataset"])
         done = tuple(StageDone(**stage) for stage in config.get("done", ()))
         return cls(
             recipe, labels, frequencies, points, dataset, words, voices, vectors, tokenizer, read_evaluations(folder),
             examples, Probabilities.load(folder), HeldOut.load(folder, len(labels)), Scale(**config.get("scale", {})),
             done, config.get("data", {}), str(config.get("licence", "")), tuple(map(str, config.get("columns", ()))),
+            config.get("asked", {}),
         )  # fmt: skip
 
     def facts(self) -> dict[str, Any]:
@@ -290,6 +297,7 @@ class Model:
         credits = "" if self.tokenizer is None else self.tokenizer.credits
         return {
             "recipe": self.recipe.dump(),
+            "asked": self.asked,
             "labels": len(self.labels),
             "points": self.points,
             "dataset": self.dataset,
@@ -363,14 +371,3 @@ def _count(config: Mapping[str, Any], name: str) -> int:
     if type(value) is not int or not 0 <= value < 2**63:
         raise ModelError(f"config.json: {name} is {value!r}, not a whole number; train again")
     return value
-
-
-def _counts(column: pa.ChunkedArray) -> NDArray[np.int64]:
-    """Read whole numbers; `to_numpy` would import pandas where there is one."""
-    if column.type != pa.int64() or column.null_count:
-        raise ModelError(f"labels.parquet: frequencies are {column.type}, not whole numbers; train again")
-    parts = [np.frombuffer(part.buffers()[1], np.int64)[part.offset :][: len(part)] for part in column.chunks]
-    counts = np.concatenate([np.zeros(0, np.int64), *parts])
-    if len(counts) and not 0 <= counts.min() <= counts.max() < 2**53:
-        raise ModelError("labels.parquet: there are frequencies below zero or above all sense; train again")
-    return counts

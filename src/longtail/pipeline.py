@@ -13,6 +13,7 @@ import numpy as np
 
 from longtail.card import FEW as RARE
 from longtail.comparison import Comparison, Pair, intervals
+from longtail.continuing import continued_points, earlier
 from longtail.data.dataset import Dataset, Split, chosen_split, from_rows
 from longtail.data.tokens import WORD, Words
 from longtail.errors import BadArgument, DataError, ResourceError
@@ -23,7 +24,7 @@ from longtail.limits import address_space, cgroup
 from longtail.machine import memory_usage, numbers
 from longtail.metrics import evaluate as measure
 from longtail.model import Examples, Model
-from longtail.parts import Query, Run, Scorer, VoiceScorer
+from longtail.parts import Earlier, Query, Run, Scorer, VoiceScorer
 from longtail.probabilities import Reliability, fit_probabilities, reliability
 from longtail.recipe import Recipe, find_recipe
 from longtail.records import Sizes, StageDone, When
@@ -44,10 +45,12 @@ VALIDATION, MAX_VALIDATION, MIN_POINTS = 0.1, 3000, 20  # points to choose by; t
 def fit(
     recipe: str | Recipe, train: Dataset | Split | Iterable[str], labels: Iterable[Any] | None = None, *,
     sep: str | None = None, scratch: Path | None = None, progress: Progress | None = None,
+    continue_from: Model | None = None,
 ) -> Model:  # fmt: skip
     """Fit a recipe, by name or value, to training points: a data set, a split, or texts and their labels by name.
 
     `scratch` is a folder for checkpoints: a run that was stopped continues there. `progress` is told how far it is.
+    `continue_from` is a model whose points are replayed: what is given are new points, which may have new labels.
 
     >>> fit("knn", ["red cat", "old dog"], [["red", "cat"], ["dog"]]).predict(["my cat"], k=1)[0][0][:2]
     (0, 'cat')
@@ -60,14 +63,19 @@ def fit(
         train = from_rows({"train": (train, labels)}, sep=sep).train
     elif labels is not None:
         raise BadArgument("labels beside a data set, which has its own", remedy="leave them out")
-    return _fit(find_recipe(recipe), train, scratch, progress)
+    if continue_from is None:
+        return _fit(find_recipe(recipe), train, scratch, progress, None)
+    return _fit(find_recipe(recipe), continued_points(continue_from, train), scratch, progress, earlier(continue_from))
 
 
-def _fit(recipe: Recipe, train: Split, scratch: Path | None, progress: Progress | None) -> Model:
-    """Walk the recipe."""
+def _fit(
+    recipe: Recipe, train: Split, scratch: Path | None, progress: Progress | None, before: Earlier | None
+) -> Model:  # fmt: skip
+    """Walk the recipe; weights start from those before, where no point that chooses was learnt from then."""
     if len(train) == 0 or len(train.labels) == 0:
         raise DataError("there is nothing to learn from: no points or no labels", remedy="check the training file")
     recipe.check()
+    asked = recipe.dump()
     words = Words.fit(train.need_texts(recipe.name), train.labels.all_texts or [])
     settled, whole = _augmented(recipe, train)
     doubts = bool(recipe.voices) and any(len(part.alternatives()) > 1 for part in settled.augment)
@@ -82,14 +90,15 @@ def _fit(recipe: Recipe, train: Split, scratch: Path | None, progress: Progress 
     voices = tuple(scorer for _, scorer in chosen if scorer is not None)
     vectors = tokenizer = None
     done: tuple[StageDone, ...] = ()
-    refits = validation is not None and _refits(recipe, len(train))
+    refits = validation is not None and _refits(recipe, len(train), always=before is not None)
     if recipe.trains:
         from longtail.training.learn import learn, shortened  # noqa: PLC0415  (torch is imported by recipes that train)
 
         told: dict[str, Any] = {"fingerprint": train.fingerprint, "progress": progress}
         vectors, tokenizer, done = learn(
             shortened(recipe) if refits else recipe, whole if trial is None else trial, words,
-            validation=validation, scratch=scratch / "choice" if scratch and refits else scratch, **told,
+            validation=validation, scratch=scratch / "choice" if scratch and refits else scratch,
+            earlier=before if validation is None else None, **told,
         )  # fmt: skip
     if voices and validation is not None and recipe.blends and recipe.blend is None:
         usual = [voice.usual for voice in settled.voices]
@@ -102,7 +111,7 @@ def _fit(recipe: Recipe, train: Split, scratch: Path | None, progress: Progress 
     if validation is not None:
         model = _calibrated(model, validation)
     if refits and settled.trains:
-        vectors, tokenizer, done = learn(recipe, whole, words, scratch=scratch, **told)
+        vectors, tokenizer, done = learn(recipe, whole, words, scratch=scratch, earlier=before, **told)
         model = replace(model, vectors=vectors, tokenizer=tokenizer)
     stay = validation is not None and vectors is not None and not refits  # what is costly is not done twice
     final = [
@@ -113,8 +122,8 @@ def _fit(recipe: Recipe, train: Split, scratch: Path | None, progress: Progress 
     if validation is None:  # then new labels are only kept from scoring more than any trained one
         model = replace(model, scale=Scale(top=highest(model.predict_split(_some(original), 1))))
     words.forget()
-    examples = None if original.texts is None else Examples(original.texts, original.targets)
-    return replace(model, examples=examples, columns=original.columns, data=described(original))
+    examples = None if original.texts is None else Examples(original.texts, original.targets, original.excluded)
+    return replace(model, examples=examples, columns=original.columns, data=described(original), asked=asked)
 
 
 def _calibrated(model: Model, validation: Split) -> Model:
@@ -185,9 +194,10 @@ def _heard(
     return recipe, tuple(voices[place] for place in kept), vectors
 
 
-def _refits(recipe: Recipe, points: int) -> bool:
-    """Return whether a small data set is trained on again, all of it, once everything is chosen."""
-    return recipe.undecided() == When.AFTER and recipe.blend is None and any(s.refits(points) for s in recipe.stages)
+def _refits(recipe: Recipe, points: int, *, always: bool) -> bool:
+    """Return whether a small data set, or any, is trained on again, all of it, once everything is chosen."""
+    after = recipe.undecided() == When.AFTER and recipe.blend is None and recipe.trains
+    return after and (always or any(stage.refits(points) for stage in recipe.stages))
 
 
 def _augmented(recipe: Recipe, train: Split) -> tuple[Recipe, Split]:
@@ -243,15 +253,15 @@ def _evaluated(
 def compare(models: Mapping[str, Model], data: Dataset | Split) -> Comparison:
     """Evaluate models of the same labels on the same points, and find what differs from the first one.
 
-    Points are as in `evaluate`.
+    Points are as in `evaluate`. A model that continues the first one may have more labels.
     """
     if not models:
         raise BadArgument("there are no models to compare", remedy="give them by name: {'a': model}")
     first, base = next(iter(models.items()))
     for name, model in models.items():
-        if len(model.labels) != len(base.labels) or not same_labels(model.labels, base.labels):
+        if not same_labels(model.labels, base.labels):
             raise DataError(f"the labels of {name} are not those of {first}", remedy="train both on the same data")
-    split = _matched(data, base)
+    split = _matched(data, max(models.values(), key=lambda model: len(model.labels)))
     found = {name: _evaluated(model, split) for name, model in models.items()}
     (_, (top, _)), *others = found.items()
     inverse = Propensity.of(base.dataset).inverse(padded(base.frequencies, split.labels), base.points)

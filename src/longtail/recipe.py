@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import pydantic
 
 from longtail.errors import RecipeError, nearest
+from longtail.machine import need
 from longtail.parts import Augmentation, Encoder, Objective, Stage, Voice
 from longtail.records import PARTS, Cost, Part, Sizes, When, create, imported, part_of, record, replaced
 
@@ -48,11 +49,11 @@ class Recipe(Part):
     part: ClassVar[str] = "recipe"
     renamed: ClassVar[Mapping[str, str]] = {"shortlist": "sampler"}
     direct: ClassVar[tuple[str, ...]] = ("objectives",)
-    name: str
-    seed: int = pydantic.Field(default=0, ge=0, lt=2**31)
+    name: str  # by which it is found
+    seed: int = pydantic.Field(default=0, ge=0, lt=2**31)  # of all chance: the same seed gives the same model
     ensemble: int = pydantic.Field(default=1, ge=1, le=20)  # fits with other seeds whose scores are averaged
-    augment: tuple[Augmentation, ...] = ()
-    encoder: Encoder | None = None
+    augment: tuple[Augmentation, ...] = ()  # augmentations of the training points
+    encoder: Encoder | None = None  # what turns texts into vectors
     objectives: tuple[Objective, ...] = ()  # what a step minimises the sum of; the first is about labels
     stages: tuple[Stage, ...] = ()  # run one after the other
     voices: tuple[Voice, ...] = ()  # scores by words
@@ -82,6 +83,8 @@ class Recipe(Part):
         for augmentation in self.augment:
             if not self.trains and augmentation.acts_on != ("dataset",):
                 raise RecipeError(f"{self.name}: {augmentation.part} changes batches, and this recipe trains on none")
+        for package in ("torch", "lightning_fabric") if self.trains else ():
+            need(package, "train")
         for part in self.parts():
             part.check(self)
 

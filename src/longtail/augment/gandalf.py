@@ -53,15 +53,16 @@ class Gandalf(SoftTargets):
     """
 
     part: ClassVar[str] = "gandalf"
-    targets: Literal["soft", "self"] = "soft"
-    points: Literal["union", "labels"] = "union"
+    targets: Literal["soft", "self"] = "soft"  # targets from the label graph, or the label itself alone
+    points: Literal["union", "labels"] = "union"  # whether label points join the original ones, or replace them
+    # points that are drawn from the result; None: all, points: as many as there were
     sample: int | Literal["points"] | None = None
-    share: float = Field(default=1.0, gt=0, le=1)
-    order: Literal["random", "tail"] = "random"
-    self_one: bool = True
-    calibrate: bool = False
-    untested: Literal["shrunk", "self"] = "shrunk"
-    fitted: dict[str, Any] | None = None
+    share: float = Field(default=1.0, gt=0, le=1)  # of the labels that become points
+    order: Literal["random", "tail"] = "random"  # which labels come first where `share` takes a part of them
+    self_one: bool = True  # whether the target of a label's own point is 1, also in σ(S)
+    calibrate: bool = False  # whether targets follow what twins of labels among the points say they are worth
+    untested: Literal["shrunk", "self"] = "shrunk"  # what conditionals become where too few twins can be measured
+    fitted: dict[str, Any] | None = None  # what calibration found; it is filled in by a fit
 
     def __post_init__(self) -> None:
         if self.calibrate and (self.graph != "conditionals" or self.targets != "soft"):

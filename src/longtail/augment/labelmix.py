@@ -33,10 +33,11 @@ class LabelMix(SoftTargets):
 
     part: ClassVar[str] = "labelmix"
     acts_on: ClassVar[tuple[Place, ...]] = ("batch",)
-    graph: Literal["conditionals", "walk", "glas"] = "walk"
-    probability: float = Field(default=0.4, ge=0, le=1)
+    graph: Literal["conditionals", "walk", "glas"] = "walk"  # the label graph that gives soft targets
+    probability: float = Field(default=0.4, ge=0, le=1)  # that the text of a label is appended to a point
+    # rare labels of a point are drawn more often: frequency to the power of minus this
     exponent: float = Field(default=0.5, ge=0)
-    soft: bool = True
+    soft: bool = True  # whether targets change too
 
     def prepare(self, fit: Fit) -> LabelMixer:
         """Make ready for the steps of a training."""

@@ -34,7 +34,7 @@ class MixUp(Augmentation):
 
     part: ClassVar[str] = "mixup"
     acts_on: ClassVar[tuple[Place, ...]] = EmbeddingMixer.acts_on
-    alpha: float = Field(default=0.4, gt=0)
+    alpha: float = Field(default=0.4, gt=0)  # of the Beta distribution that the share is drawn from
 
     def prepare(self, fit: Fit) -> PointMixer:
         """Return what mixes the batches; nothing has to be computed."""
@@ -103,7 +103,8 @@ class LabelMixUp(SoftTargets):
 
     part: ClassVar[str] = "labelmixup"
     acts_on: ClassVar[tuple[Place, ...]] = EmbeddingMixer.acts_on
-    alpha: float = Field(default=0.4, gt=0)
+    alpha: float = Field(default=0.4, gt=0)  # of the Beta distribution that the share is drawn from
+    # rare labels of a point are drawn more often: frequency to the power of minus this
     exponent: float = Field(default=0.5, ge=0)
 
     def prepare(self, fit: Fit) -> LabelTextMixer:

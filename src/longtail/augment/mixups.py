@@ -82,8 +82,8 @@ class TMix(MixUp):
 
     part: ClassVar[str] = "tmix"
     acts_on: ClassVar[tuple[Place, ...]] = ("batch", "layers")
-    alpha: float = 16.0
-    depths: tuple[float, ...] = (7 / 12, 9 / 12, 1.0)
+    alpha: float = 16.0  # of the Beta distribution that the share is drawn from
+    depths: tuple[float, ...] = (7 / 12, 9 / 12, 1.0)  # layers that are mixed, as shares of the depth of the encoder
 
     def check(self, recipe: Any) -> None:
         """Ask for an encoder with layers."""

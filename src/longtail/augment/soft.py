@@ -29,12 +29,12 @@ class SoftTargets(Augmentation):
     """Settings of the label graph; `hops`, `restart`, `top` and `head` are those of the walk."""
 
     acts_on: ClassVar[tuple[Place, ...]] = ("dataset",)
-    graph: Literal["conditionals", "walk", "glas"] = "conditionals"
-    threshold: float = Field(default=0.1, ge=0, lt=1)
-    hops: int = Field(default=HOPS, ge=1)
-    restart: float = Field(default=RESTART, ge=0, le=1)
-    top: int | None = Field(default=TOP, ge=1)
-    head: int = Field(default=HEAD, ge=0)
+    graph: Literal["conditionals", "walk", "glas"] = "conditionals"  # how label correlations are estimated
+    threshold: float = Field(default=0.1, ge=0, lt=1)  # smaller targets are dropped
+    hops: int = Field(default=HOPS, ge=1)  # steps of the random walk
+    restart: float = Field(default=RESTART, ge=0, le=1)  # probability that the walk goes back to its label
+    top: int | None = Field(default=TOP, ge=1)  # neighbours that a label keeps; None: all
+    head: int = Field(default=HEAD, ge=0)  # labels with more points than this are not walked over; 0: all are
 
     def weights(self, targets: LabelMatrix, *, threshold: float, seed: int, own: bool = True) -> sp.csr_array:
         """Return the graph's rows (L, L), values in (0, 1] strictly above the threshold, the self edge always kept.

@@ -32,9 +32,9 @@ class Synonyms(Augmentation):
     part: ClassVar[str] = "synonyms"
     renamed: ClassVar[Mapping[str, str]] = {"least": "min_cosine", "most": "max_neighbours"}
     acts_on: ClassVar[tuple[Place, ...]] = ("words",)
-    probability: float = Field(default=0.15, ge=0, le=1)
-    min_cosine: float = Field(default=0.6, gt=0, le=1)
-    max_neighbours: int = Field(default=5, ge=1)
+    probability: float = Field(default=0.15, ge=0, le=1)  # that a word is replaced
+    min_cosine: float = Field(default=0.6, gt=0, le=1)  # of two words that replace each other
+    max_neighbours: int = Field(default=5, ge=1)  # synonyms of a word
 
     def prepare(self, fit: Fit) -> Replacer:
         """Make ready for the steps of a training."""

@@ -38,13 +38,13 @@ class TailMix(Augmentation):
 
     part: ClassVar[str] = "tailmix"
     acts_on: ClassVar[tuple[Place, ...]] = ("batch", "candidates", "contexts")
-    alpha: float = Field(default=0.4, gt=0)
-    targets: int = Field(default=1, ge=1, le=100)  # of a point at most
+    alpha: float = Field(default=0.4, gt=0)  # of the Beta distribution that the share is drawn from
+    targets: int = Field(default=1, ge=1, le=100)  # of a point that are mixed, at most
     neighbours: int = Field(default=32, ge=1)  # of a target that are compared, those with most points in common
     added: int = Field(default=192, ge=0)  # neighbours that join the labels of a step at most
     mix: bool = True  # false: only the candidates are those of TailMix
-    similar: bool = True
-    graph: bool = True
+    similar: bool = True  # whether the most similar partner is taken, or any
+    graph: bool = True  # whether partners are neighbours in the label graph
     members: Literal["all", "odd"] = "all"  # of an ensemble; odd: the second, the fourth …, beside plain ones
     literal: bool = False  # whether the target of a partner that is a positive falls to 1 - λ, as in the paper
 

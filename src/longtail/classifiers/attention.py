@@ -51,7 +51,7 @@ class LabelAttention(Classifier):
 
     part: ClassVar[str] = "label_attention"
     hands_down: ClassVar[bool] = True
-    layers: tuple[int, ...] = (128,)
+    layers: tuple[int, ...] = (128,)  # widths of the hidden layers behind the attention
 
     def check(self, recipe: Any) -> None:
         """Ask for an encoder with a state for each word, and for no head behind it."""

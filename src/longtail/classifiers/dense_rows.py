@@ -38,7 +38,7 @@ class DenseRows(Classifier):
 
     part: ClassVar[str] = "dense_rows"
     has_factors: ClassVar[bool] = True
-    bias_init: Literal["zero", "prior"] = "prior"  # prior: at the logarithm of how rare a cluster is
+    bias_init: Literal["zero", "prior"] = "prior"  # where biases start; prior: at the logarithm of how rare one is
     dropout: float = Field(default=0.5, ge=0, lt=1)  # before the rows
 
     def build(self, points: Points, width: int, network: Network, head: BuiltHead | None = None) -> BuiltDenseRows:

@@ -31,11 +31,11 @@ Names = Callable[[slice], Floats]  # encodes the texts of some labels
 class Products(Classifier):
     """Settings of scores that are products: cosines times a learnt scale, or as they are, with a bias or without."""
 
-    bias: bool = False
-    bias_init: Literal["zero", "prior"] = "zero"  # prior: at the logarithm of how rare a label is
-    cosine: bool = True
+    bias: bool = False  # whether each label has a bias
+    bias_init: Literal["zero", "prior"] = "zero"  # where biases start; prior: at the logarithm of how rare a label is
+    cosine: bool = True  # whether scores are cosines
     scale: float = Field(default=20.0, gt=0)  # of cosines to logits
-    learn_scale: bool = True
+    learn_scale: bool = True  # whether the scale of cosines is learnt
     dropout: float = Field(default=0.0, ge=0, lt=1)  # before the label vectors
     has_factors: ClassVar[bool] = True
     serve_cosine: bool = False  # whether cosines are served although products are trained

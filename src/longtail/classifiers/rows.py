@@ -40,9 +40,11 @@ class Rows(Products):
 
     part: ClassVar[str] = "rows"
     renamed: ClassVar[Mapping[str, str]] = {"start": "init"}
+    # where rows start from
     init: Literal[
         "nothing", "random", "text", "points", "both", "label_text", "graph_text", "vectors", "graph_vectors"
     ] = "points"
+    # how the label's text is added to its row: up to the head, through it, or not
     text: Literal["sum", "head"] | None = "head"
     text_weight: float = Field(default=1.0, gt=0)  # of what is made of a label's text, beside its row
 

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Self, Unpack
+from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 import scipy.sparse as sp
@@ -26,7 +26,7 @@ from longtail.data.tokens import Words
 from longtail.files import read_arrays, write_arrays
 from longtail.labels.blocks import unit_rows
 from longtail.labels.tree import Clusters, clusters, pifa
-from longtail.machine import cores, in_threads
+from longtail.machine import cores, in_threads, need
 from longtail.parts import Run, Voice
 from longtail.records import Cost, Sizes, record
 from longtail.scorers.linear import Forest, LinearScorer
@@ -54,6 +54,10 @@ class Linear(Voice):
     tolerance: float = Field(default=0.1, gt=0)  # of the solver
     prune: float = Field(default=0.1, ge=0)  # smaller weights are dropped
     beam: int = Field(default=10, ge=1, le=1000)  # nodes of a level that a search follows
+
+    def check(self, recipe: Any) -> None:
+        """Ask for the compiler of the solver."""
+        need("numba", "linear")
 
     def choose(
         self, train: Split, validation: Split | None, words: Words, **run: Unpack[Run]

@@ -43,8 +43,9 @@ class LabelText(Products):
     """
 
     part: ClassVar[str] = "label_text"
-    texts: TextsAs = "words"
-    cosine: bool = False
+    texts: TextsAs = "words"  # how label texts are encoded: as sums of words, by the tower, or through the head
+    cosine: bool = False  # whether scores are cosines
+    # the layer between label texts and label vectors
     transform: Head | None = Field(default_factory=lambda: named("gated"))
 
     def check(self, recipe: Any) -> None:
@@ -180,10 +181,10 @@ class Combined(Products):
     """
 
     part: ClassVar[str] = "combined"
-    cosine: bool = False
-    of: tuple[Classifier, ...] = ()
-    by: Literal["gates", "attention"] = "gates"
-    attention_dropout: float = Field(default=0.2, ge=0, lt=1)
+    cosine: bool = False  # whether scores are cosines
+    of: tuple[Classifier, ...] = ()  # the parts that are added up
+    by: Literal["gates", "attention"] = "gates"  # how the parts are weighed
+    attention_dropout: float = Field(default=0.2, ge=0, lt=1)  # of the weights of the parts
 
     def check(self, recipe: Any) -> None:
         """Ask for parts that make vectors of the dimension of words."""

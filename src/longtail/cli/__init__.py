@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from longtail import __version__
-from longtail.cli import bench, compare, data, demo, graph, index, labels, models, report, serve, sign
+from longtail.cli import bench, compare, data, demo, graph, index, labels, models, report, serve, sign, train
 from longtail.errors import LongtailError, Occupied, ResourceError
 from longtail.limits import is_shortage, shortage
 
@@ -33,6 +33,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.add_typer(labels.app, name="labels")
 demo.register(app)
+train.register(app)
 models.register(app)
 graph.register(app)
 compare.register(app)

@@ -44,7 +44,8 @@ def compare(
     figures: dict[str, Mapping[str, Any]] = {name: model.metrics for name, model in models.items()}
     pairs: tuple[Pair, ...] = ()
     if data is not None:
-        points = matched_points(source.load(data), split, next(iter(models.values())))
+        widest = max(models.values(), key=lambda model: len(model.labels))
+        points = matched_points(source.load(data), split, widest)
         with progress(f"evaluating {counted(len(models), 'model')} on {counted(len(points), 'point')}"):
             comparison = measure(models, points)
         pairs, figures = comparison.pairs, {name: one.to_dict() for name, one in comparison.evaluations.items()}

@@ -1,4 +1,4 @@
-"""`longtail index`, `explain`, `doctor`: build the index of a model, explain its predictions, mend its folder."""
+"""`longtail index`, `explain`, `doctor`, `upgrade`: an index of a model, reasons for predictions, a sound folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHADES = (0, 230, 229, 222, 215, 208)  # colours of a terminal, pale to strong
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    for command in (index, explain, doctor):
+    for command in (index, explain, doctor, upgrade):
         app.command()(command)
 
 
@@ -182,3 +182,12 @@ def doctor(
     say(f"{run} is sound" if not wrong else f"{wrong} things are wrong and were not repaired")
     if wrong:
         raise typer.Exit(ModelError.exit_code)
+
+
+def upgrade(run: Run) -> None:
+    """Bring a model folder that an older version wrote up to date, or say why that cannot be."""
+    from longtail.folder import SCHEMA
+    from longtail.upgrade import upgrade as bring_up
+
+    before = bring_up(run)
+    say(f"{run} is up to date" if before == SCHEMA else f"{run}: brought from schema {before} to {SCHEMA}")

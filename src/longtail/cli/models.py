@@ -1,18 +1,16 @@
-"""Train, predict, evaluate, and list recipes."""
+"""Predict, evaluate, and list recipes."""
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from longtail.cli.console import continues, duration, emit, progress, say, size, table, with_settings
+from longtail.cli.console import continues, emit, progress, say, table
 from longtail.cli.options import ChosenSplit, From, Source, Text, Trusted, matched_points, open_rows, reads_data
 from longtail.errors import DataError
 from longtail.types import counted
@@ -21,126 +19,20 @@ if TYPE_CHECKING:
     from longtail.data.dataset import Labels
     from longtail.data.queries import Feed, Queries
     from longtail.evaluation import Evaluation
+    from longtail.labels.levels import Levels
     from longtail.model import Model
-    from longtail.pipeline import Estimate
-    from longtail.recipe import Recipe
     from longtail.types import LabelMatrix, TopK
 
 Run = Annotated[Path, typer.Argument(help="A model folder that `longtail train` wrote.")]
 Data = Annotated[Path, typer.Option("--data", "-d", help="A data set: a folder or one file in any format.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-MANY = 20_000  # labels from which an index is worth building
+WIDER = 10  # times as many labels are found where they are rolled up
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    for command in (train, predict, evaluate, recipes):
+    for command in (predict, evaluate, recipes):
         app.command()(command)
-
-
-def _start(recipe: str, published: str | None) -> Recipe:
-    """Find a recipe, with the settings that are published for a data set if one is named."""
-    from longtail.recipe import find_recipe
-    from longtail.recipes.published import published_settings
-    from longtail.records import overridden
-
-    settings = published_settings(recipe.partition("+")[0], published) if published else {}
-    return overridden(find_recipe(recipe), settings.items())
-
-
-def in_words(needs: Estimate) -> str:
-    """Say what a run will probably need."""
-    return f"about {size(needs.memory_bytes)} of memory, {size(needs.disk_bytes)} on disk, {duration(needs.seconds)}"
-
-
-def _share(share: float | None) -> float | None:
-    """Refuse a share outside 0 < share ≤ 0.9; nan fails the comparison too."""
-    if share is not None and not 0 < share <= 0.9:
-        raise typer.BadParameter(f"{share} is not more than 0 and at most 0.9")
-    return share
-
-
-@reads_data
-def train(
-    recipe: Annotated[str, typer.Argument(help="A recipe by name; + adds augmentations: knn+gandalf.")],
-    data: Data,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The model folder to write.")],
-    *,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a setting: --set lexical.neighbours=20.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same model; 0 if not given.")] = None,
-    published: Annotated[
-        str | None,
-        typer.Option(help="Start from the settings that the papers print for this data set: LF-AmazonTitles-131K."),
-    ] = None,
-    ensemble: Annotated[
-        int | None, typer.Option(min=1, help="Fit so many models with other seeds and average their scores.")
-    ] = None,
-    holdout: Annotated[
-        float | None,
-        typer.Option(help="Keep this share of the points out of training and evaluate on them: 0.1.", callback=_share),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the estimated memory, time and disk, and stop.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a finished model.")] = False,
-    licence: Annotated[str, typer.Option(help="The licence of the model, for its card: CC-BY-4.0.")] = "",
-    json: Annotated[bool, typer.Option("--json", help="Print the estimate, or what was trained, as JSON.")] = False,
-    source: Source,
-) -> None:
-    """Fit a recipe to a data set and write the model folder."""
-    from longtail.pipeline import estimate, evaluate, fit, need_memory
-    from longtail.training.scratch import begin, training
-
-    more = [f"{name}={value}" for name, value in (("seed", seed), ("ensemble", ensemble)) if value is not None]
-    settings = with_settings(_start(recipe, published), [*(set_ or []), *more])
-    scratch = out.with_name(out.name + ".unfinished")
-    with nullcontext() if dry_run else training(out, scratch, force=force):
-        loaded = source.load(data, summary=True)
-        points, heldout = (loaded.train, None) if holdout is None else loaded.train.divide(holdout, seed=settings.seed)
-        needs = estimate(settings, points)
-        if dry_run:
-            bytes_ = {"memory_bytes": needs.memory_bytes, "disk_bytes": needs.disk_bytes}
-            emit(bytes_ | {"seconds": round(needs.seconds, 1)}) if json else typer.echo(in_words(needs))
-            return
-        if begin(scratch, {"recipe": settings.dump(), "data": points.fingerprint, "force": force}):
-            say(f"continuing the unfinished run in {scratch}")
-        need_memory(needs)
-        say(in_words(needs))
-        sizes = f"{counted(len(points), 'point')} and {counted(len(loaded.labels), 'label')}"
-        with continues(scratch), progress(f"fitting {settings.name} to {sizes}") as step:
-            model = replace(fit(settings, points, scratch=scratch, progress=step), licence=licence)
-            measured = heldout if heldout is not None else loaded.splits.get("validation")
-            if measured is not None:
-                model = model.kept(evaluate(model, measured).to_dict())
-        _say_trained(settings, model)
-        model.save(out, force=force, log=scratch / "log.csv")
-        if heldout is not None:
-            figures = ", ".join(f"{name} {model.metrics[name]:.2f}" for name in ("P@1", "P@3", "P@5", "R@5", "PSP@5"))
-            say(f"trained on {counted(len(points), 'point')}, evaluated on {len(heldout):,} held out: {figures} (%)")
-        _keep_board(scratch, out)
-    say(f"wrote {out}")
-    if json:
-        emit({"run": str(out), "points": model.points, "labels": len(model.labels), "done": model.facts()["done"]})
-    if model.vectors is not None and len(model.labels) > MANY:
-        say(f"`longtail index {out}` makes single predictions quick")
-
-
-def _say_trained(recipe: Recipe, model: Model) -> None:
-    """Say what each stage did, and whether it is used."""
-    for stage in model.done:
-        say(f"trained {stage}")
-    if recipe.trains and model.vectors is None:
-        say("what was trained got no weight on held-out points and is left out; the voices by words are kept")
-
-
-def _keep_board(scratch: Path, out: Path) -> None:
-    """Copy TensorBoard's curves beside the model."""
-    if (scratch / "tensorboard").exists():
-        board = out.with_name(out.name + ".tensorboard")
-        shutil.copytree(scratch / "tensorboard", board, dirs_exist_ok=True)
-        say(f"wrote {board}; see it with: tensorboard --logdir {board}")
 
 
 def predict(
@@ -169,6 +61,10 @@ def predict(
             "--exclude-own", help="Leave out the label in the column `own` (number or raw id): the text itself."
         ),
     ] = False,
+    level: Annotated[
+        int | None,
+        typer.Option(min=1, help="Roll labels up to this level of their vocabulary: 1 has the broadest ones."),
+    ] = None,
     *,
     text: Text = None,
     from_: From = None,
@@ -201,9 +97,13 @@ def predict(
         target.check(force)
     index = Index.load(run, verify=True, trusted=trusted_keys)
 
+    levels = None if level is None else _levels(index.model, run)
+
     def answer(queries: Queries) -> TopK:
         exclude = _own_labels(queries, len(index.labels))
-        return index.predict(queries.texts, k=k, threshold=limit, probabilities=probabilities, exclude=exclude)
+        wide = k if levels is None else WIDER * k  # several labels of a text have the same one above them
+        top = index.predict(queries.texts, k=wide, threshold=limit, probabilities=probabilities, exclude=exclude)
+        return top if levels is None or level is None else levels.rolled(top, level, k, index.removed)
 
     find = label_finder(index.labels) if exclude_own else None
     with open_rows(file, text, from_, split, find, index.model.columns) as feed:
@@ -213,10 +113,21 @@ def predict(
             _print_answers(feed, answer, index.labels)
             return
         job = identity(feed.path, answers_by(read_config(run)), run / FILE)
-        job["settings"] = [k, limit, probabilities, exclude_own, text, from_, split]
+        job["settings"] = [k, limit, probabilities, exclude_own, text, from_, split, level]
         with continues(target.scratch), progress(f"predicting {file}") as step:
             rows = write_answers(feed, answer, index.labels, target, job, force=force, progress=step)
     say(f"wrote {target.out}: {counted(rows, 'row')}")
+
+
+def _levels(model: Model, run: Path) -> Levels:
+    """Return which labels of a model are broader than others."""
+    from longtail.labels.levels import Levels
+
+    if model.labels.broader is None:
+        raise DataError(
+            "its labels have no levels", file=run, remedy="leave --level out, or train with a SKOS vocabulary as labels"
+        )
+    return Levels(model.labels.broader)
 
 
 def _print_answers(feed: Feed, answer: Callable[[Queries], TopK], labels: Labels) -> None:

@@ -76,6 +76,7 @@ class Split:
     dataset: str = ""  # the name of the data set it belongs to
     augmented: NDArray[np.bool_] | None = None  # (N,) which points an augmentation made; never written to disk
     columns: tuple[str, ...] = ()  # of a table that the texts come from; never written to disk
+    partial: bool = False  # whether other labels may be true of a point too: feedback; never written to disk
     source: Split | None = None  # the split before any augmentation: what frequencies, graphs and bins are counted on
 
     def __post_init__(self) -> None:

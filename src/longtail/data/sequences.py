@@ -17,26 +17,30 @@ from functools import cache, cached_property
 from importlib import resources
 from itertools import chain, islice
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
 
+from longtail.data.unspaced import LETTERS, MARKS, RUN, grams
 from longtail.errors import ModelError
 from longtail.files import read_json
+from longtail.machine import need
 from longtail.types import Texts, rows_of
 from longtail.whole import whole_file
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 PADDING, UNKNOWN = "[pad]", "[unk]"  # no text can hold them: cleaning takes the brackets away
 FILE = "tokenizer.json"
 LARGEST = 2**30  # bytes of a tokenizer.json, some twenty million words
 CHUNK = 16_384  # texts that are cleaned together: one substitution over all of them is quicker than one for each
 
-STRANGE = re.compile(r"[^\w.'`\n]")  # a letter of any alphabet stays: data in Finnish would lose ä and ö
+STRANGE = re.compile(
+    rf"[^\w.'`\n{MARKS}{LETTERS}]"
+)  # a letter of any alphabet stays: data in Finnish would lose ä and ö
 FULL_STOP = re.compile(r"(?<=[^\W\d_])\.")
 AFTER_DIGITS = re.compile(r"(?<=\d)(?=[^\W\d_])")
 CONTRACTION = re.compile(r"(?='(?:ve|re|d|ll)\b)")
@@ -71,6 +75,11 @@ class Sequences:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The Rust tokenizer of this vocabulary; it takes cleaned text."""
+        need("tokenizers", "train")
+        from tokenizers import Tokenizer  # noqa: PLC0415  (an extra)
+        from tokenizers.models import WordLevel  # noqa: PLC0415
+        from tokenizers.pre_tokenizers import WhitespaceSplit  # noqa: PLC0415
+
         places = {word: place for place, word in enumerate(self.vocabulary)}
         tokenizer = Tokenizer(WordLevel(places, unk_token=UNKNOWN))
         tokenizer.pre_tokenizer = WhitespaceSplit()
@@ -132,6 +141,7 @@ def cleaned(texts: Iterable[str]) -> Iterator[str]:
         words = [unicodedata.normalize("NFC", text).replace("_", " ").split() for text in block]
         joined = "\n".join([" ".join([word for word in line if word not in stop]) for line in words])
         joined = STRANGE.sub(" ", joined)
+        joined = joined if joined.isascii() else RUN.sub(lambda found: f" {' '.join(grams(found[0]))} ", joined)
         joined = FULL_STOP.sub("", joined)
         joined = AFTER_DIGITS.sub(" ", joined)
         joined = joined.replace("'s ", " ")

@@ -1,6 +1,7 @@
 """TEXT → WORDS → TF-IDF BAGS, fit once and quick for a single query.
 
-A word is a run of letters, digits or underscores, lower-cased. With `pairs`, the pieces of names (getElementById) are
+A word is a run of letters, digits or underscores, lower-cased; where a language has no spaces, pairs of letters are
+words (`unspaced`). With `pairs`, the pieces of names (getElementById) are
 words too, and so are any two that follow each other. Weights are (1 + ln tf) · idf with the smooth
 idf = 1 + ln((1 + n) / (1 + df)), at most 5 for function words, and every bag has length one. Words that are not known
 are read as known ones near to them, which share their count.
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from longtail.arrays import Array, checked
 from longtail.data.function_words import function_words
 from longtail.data.spelling import Shares, Spelling
+from longtail.data.unspaced import LETTERS, MARKS, words_of
 from longtail.files import read_arrays, read_texts, write_arrays, write_texts
 from longtail.types import Floats, Ints, Texts
 
@@ -32,7 +34,7 @@ MEMO = 1_000_000  # texts whose bags are kept at most
 FUNCTION = np.float32(5)  # idf of function words at most: titles have too few of them
 UNKNOWN = 2**16  # unknown words whose readings are kept at most
 WORD = re.compile(r"\w+")
-PIECE = re.compile(r"[^\W\d_]+|\d+")
+PIECE = re.compile(rf"(?:[^\W\d_]|[{MARKS}{LETTERS}])+|\d+")
 HUMP = re.compile(r"(?<=[^\W\d_A-Z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][^\W\d_A-Z])")
 
 
@@ -42,11 +44,12 @@ def terms(text: str, *, pairs: bool = False) -> list[str]:
     >>> terms("offsetTop of Node", pairs=True)
     ['offsettop', 'offset', 'top', 'of', 'node', 'offset top', 'top of', 'of node']
     """
+    cut = WORD.findall if text.isascii() else words_of
     if not pairs:
-        return WORD.findall(text.lower())
+        return cut(text.lower())
     pieces: list[str] = []
     found: list[str] = []
-    for word in WORD.findall(text):
+    for word in cut(text):
         parts = _pieces(word)
         if len(parts) != 1:
             found.append(word.lower())

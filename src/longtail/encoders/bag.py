@@ -33,10 +33,10 @@ class Bag(Encoder):
     renamed: ClassVar[Mapping[str, str]] = {"start": "init", "residual": "head, a part of the objective"}
     sums_words: ClassVar[bool] = True
     has_words: ClassVar[bool] = True
-    dim: int = Field(default=256, ge=1, le=8192)
-    dropout: float = Field(default=0.5, ge=0, lt=1)
-    relu: bool = False
-    init: str = "random"
+    dim: int = Field(default=256, ge=1, le=8192)  # of word vectors, and of the vector of a text
+    dropout: float = Field(default=0.5, ge=0, lt=1)  # of the vector of a text
+    relu: bool = False  # whether negative entries of the sum become zero
+    init: str = "random"  # where word vectors come from: random, glove, ppmi or a file
 
     @property
     def width(self) -> int:

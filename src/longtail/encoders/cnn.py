@@ -21,11 +21,11 @@ class Cnn(OrderedEncoder):
     renamed: ClassVar[Mapping[str, str]] = {
         "start": "init", "words": "max_tokens", "vector": "width", "windows": "kernel_sizes", "stretches": "pools",
     }  # fmt: skip
-    filters: int = Field(default=128, ge=1, le=4096)
-    kernel_sizes: tuple[Kernel, ...] = Field(default=(2, 4, 8), min_length=1, max_length=16)
+    filters: int = Field(default=128, ge=1, le=4096)  # of each size
+    kernel_sizes: tuple[Kernel, ...] = Field(default=(2, 4, 8), min_length=1, max_length=16)  # words in a window
     pools: int = Field(default=2, ge=1, le=64)  # stretches of the text of which each gives its maximum
-    width: int = Field(default=512, ge=1, le=8192)
-    dropout: float = Field(default=0.5, ge=0, lt=1)
+    width: int = Field(default=512, ge=1, le=8192)  # of the narrow layer, which is the vector of a text
+    dropout: float = Field(default=0.5, ge=0, lt=1)  # of the narrow layer
     embedding_dropout: float = Field(default=0.25, ge=0, lt=1)  # beside `dropout`: none where that is 0
 
     def layers(self, seed: int) -> Any:

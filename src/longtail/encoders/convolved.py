@@ -35,9 +35,9 @@ class Convolved(Head):
     """
 
     part: ClassVar[str] = "convolved"
-    channels: int = Field(default=32, ge=1, le=512)
+    channels: int = Field(default=32, ge=1, le=512)  # of the convolution
     dim: int | None = Field(default=None, ge=1, le=4096)  # of what comes out; None: that of the encoder's words
-    dropout: float = Field(default=0.25, ge=0, lt=1)
+    dropout: float = Field(default=0.25, ge=0, lt=1)  # before the layer
 
     def check(self, recipe: Any) -> None:
         """Ask for an encoder whose vector is a map with as many channels."""

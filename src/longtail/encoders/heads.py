@@ -28,10 +28,10 @@ class Residual(Head):
     """
 
     part: ClassVar[str] = "residual"
-    activation: Activation = "relu"
-    norm: Literal["spectral", "batchnorm"] = "spectral"
+    activation: Activation = "relu"  # of the layer
+    norm: Literal["spectral", "batchnorm"] = "spectral"  # spectral norm of the layer, or a batch norm behind it
     radius: bool = False  # whether a learnt number, 1 at the start, scales the layer, as in SiameseXML
-    dropout: float = Field(default=0.5, ge=0, lt=1)
+    dropout: float = Field(default=0.5, ge=0, lt=1)  # behind the layer with relu, before it with gelu
 
     def build(self, width: int, network: Network) -> BuiltHead:
         """Make the layer in torch."""
@@ -81,10 +81,10 @@ class Gated(Head):
     """
 
     part: ClassVar[str] = "gated"
-    activation: Activation = "relu"
-    gates: Literal["each", "one"] = "each"
-    dropout: float = Field(default=0.2, ge=0, lt=1)
-    last: bool = False
+    activation: Activation = "relu"  # before the layer
+    gates: Literal["each", "one"] = "each"  # a gate for each dimension, or one number
+    dropout: float = Field(default=0.2, ge=0, lt=1)  # before the layer
+    last: bool = False  # whether a relu and dropout come behind it
 
     def build(self, width: int, network: Network) -> BuiltHead:
         """Make the layer in torch."""
@@ -130,9 +130,9 @@ class Project(Head):
     """A v + b of another dimension, through tanh if it is asked for. References: [UniDEC] §2.3; methods §5.16."""
 
     part: ClassVar[str] = "project"
-    dim: int = Field(default=256, ge=1, le=8192)
-    tanh: bool = False
-    dropout: float = Field(default=0.1, ge=0, lt=1)
+    dim: int = Field(default=256, ge=1, le=8192)  # of what comes out
+    tanh: bool = False  # whether the result passes a tanh
+    dropout: float = Field(default=0.1, ge=0, lt=1)  # behind the layer
 
     def out_width(self, width: int) -> int:
         """Return the dimension of what comes out."""

@@ -34,12 +34,12 @@ class Inception(OrderedEncoder):
         "head": "head.norm, of the objective",
     }
     min_batch: ClassVar[int] = 2  # of its batch norms
-    dim: int = Field(default=300, ge=64, le=4096, multiple_of=4)
-    channels: int = Field(default=32, ge=1, le=512)
-    dropout: float = Field(default=0.25, ge=0, lt=1)
+    dim: int = Field(default=300, ge=64, le=4096, multiple_of=4)  # of word vectors
+    channels: int = Field(default=32, ge=1, le=512)  # of each convolution
+    dropout: float = Field(default=0.25, ge=0, lt=1)  # of the maps between the layers
     drop_projection: bool = False  # the one-vs-all model drops after the projection, the other does not
-    attention: bool = True
-    branches: Literal["concatenated", "mixture"] = "concatenated"
+    attention: bool = True  # whether words look at each other before the convolutions
+    branches: Literal["concatenated", "mixture"] = "concatenated"  # how convolutions of several widths are joined
     permute_dims: bool = False  # the ablation: dimensions of the embedding in another order
 
     @property

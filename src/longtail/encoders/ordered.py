@@ -19,6 +19,7 @@ from longtail.data.tokens import Words
 from longtail.encoders.bag import checked_words, start_words, word_cost
 from longtail.encoders.inputs import Bags, Ordered
 from longtail.labels.blocks import same_edges, unit_rows
+from longtail.machine import need
 from longtail.parts import Arrays, Encoder, Inputs, Network, Query, Tower, below
 from longtail.records import Cost, Sizes, record
 from longtail.types import Floats, Texts
@@ -32,9 +33,9 @@ class OrderedEncoder(Encoder):
 
     renamed: ClassVar[Mapping[str, str]] = {"start": "init", "words": "max_tokens", "vector": "width"}
     has_words: ClassVar[bool] = True
-    dim: int = Field(default=300, ge=1, le=4096)
-    max_tokens: int = Field(default=32, ge=1, le=512)
-    init: str = "glove"
+    dim: int = Field(default=300, ge=1, le=4096)  # of word vectors
+    max_tokens: int = Field(default=32, ge=1, le=512)  # words of a text that are read
+    init: str = "glove"  # where word vectors come from: glove, random, ppmi or a file
 
     @abstractmethod
     def layers(self, seed: int) -> Any:
@@ -73,6 +74,7 @@ class OrderedEncoder(Encoder):
 
     def _parameters(self, arrays: Arrays) -> Arrays:
         """Return the arrays of the layers if they fit; nothing is made of them yet."""
+        need("torch", "train")
         import torch  # noqa: PLC0415  (for the models that need it)
 
         with torch.device("meta"):

@@ -28,9 +28,9 @@ class Recurrent(OrderedEncoder):
     part: ClassVar[str] = "recurrent"
     renamed: ClassVar[Mapping[str, str]] = {"start": "init", "words": "max_tokens"}
     hidden: int = Field(default=128, ge=1, le=4096)  # of each direction
-    max_tokens: int = Field(default=160, ge=1, le=4096)
+    max_tokens: int = Field(default=160, ge=1, le=4096)  # words of a text that are read
     dropout: float = Field(default=0.5, ge=0, lt=1)  # of the states
-    embedding_dropout: float = Field(default=0.2, ge=0, lt=1)
+    embedding_dropout: float = Field(default=0.2, ge=0, lt=1)  # of word vectors
 
     @property
     def width(self) -> int:

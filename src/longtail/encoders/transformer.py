@@ -21,7 +21,8 @@ from longtail.data.tokens import Words
 from longtail.encoders.inputs import Ordered
 from longtail.encoders.ordered import FrozenSequence
 from longtail.errors import MissingExtra, ModelError, RecipeError
-from longtail.parts import Arrays, Encoder, Inputs, Network, Query, Tower, below
+from longtail.machine import need
+from longtail.parts import Arrays, Earlier, Encoder, Inputs, Network, Query, Tower, below
 from longtail.records import Cost, Sizes, record
 from longtail.types import Floats, Texts
 
@@ -40,16 +41,16 @@ class Transformer(Encoder):
 
     part: ClassVar[str] = "transformer"
     frame: ClassVar[int] = 1
-    model: str = MINILM
-    revision: str | None = None
+    model: str = MINILM  # a folder, a hub id, or minilm
+    revision: str | None = None  # the commit of a hub id
     dim: int = Field(default=384, ge=1, le=8192)  # of its states
-    pooling: Literal["mean", "cls"] = "mean"
+    pooling: Literal["mean", "cls"] = "mean"  # what the vector of a text is: the mean of its tokens, or the first
     layers: int = Field(default=1, ge=1, le=100)  # the last ones, whose vectors stand side by side
-    max_tokens: int = Field(default=32, ge=3, le=8192)
+    max_tokens: int = Field(default=32, ge=3, le=8192)  # tokens of a text that are read
     dropout: float = Field(default=0.1, ge=0, lt=1)  # of vectors and token states
-    chunk: int = Field(default=512, ge=1)
-    learning_rate: float = Field(default=1e-4, gt=0)
-    tokens: bool = False
+    chunk: int = Field(default=512, ge=1)  # texts that are encoded at once; more are computed again on the way back
+    learning_rate: float = Field(default=1e-4, gt=0)  # of its layers
+    tokens: bool = False  # whether there is a state for each token, for classifiers that look at words
 
     @property
     def has_tokens(self) -> bool:
@@ -98,6 +99,12 @@ class Transformer(Encoder):
         """Read the weights."""
         return dict(tokenizer.weights())
 
+    def continued(self, start: Arrays, tokenizer: Pretrained, earlier: Earlier) -> Arrays:
+        """Start from the weights of an earlier model, where they are of the same encoder."""
+        before = below(earlier.arrays, "encoder.")
+        same = before.keys() == start.keys() and all(before[name].shape == start[name].shape for name in start)
+        return before if same else start
+
     def build(self, start: Arrays, network: Network) -> Tower:
         """Make the tower in torch."""
         from longtail.encoders.towers.transformer import TransformerTower  # noqa: PLC0415  (torch)
@@ -106,6 +113,7 @@ class Transformer(Encoder):
 
     def open(self, arrays: Mapping[str, NDArray[Any]], tokenizer: Pretrained) -> FrozenTransformer:
         """Put the encoder of a model file together."""
+        need("torch", "train")
         from longtail.encoders.towers.transformer import fitting  # noqa: PLC0415  (torch)
 
         limit = tokenizer.config.get("max_position_embeddings")

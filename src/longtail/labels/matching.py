@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.data.dataset import Labels, Split
@@ -50,12 +51,65 @@ def match_labels(split: Split, labels: Labels) -> Matched:
             remedy="evaluate on data with the labels that it was trained for, by the same names or ids",
         )
     new = np.flatnonzero(used & (places < 0))
+    wider, unknown = _wider(split.labels, labels, places, new), _names(split.labels, new)
+    return Matched(_over(split, wider, places), unknown)
+
+
+def extended(split: Split, labels: Labels) -> Split:
+    """Give the labels of points the numbers that a model gives them; all that it does not know come after its own.
+
+    >>> from longtail.data.dataset import from_rows
+    >>> more = from_rows({"train": (["a"], [[0]])}, label_texts=["owl", "cat", "elk"]).train
+    >>> wider = extended(more, Labels(2, Texts(["cat", "dog"])))
+    >>> wider.labels.texts.tolist(), wider.targets.indices.tolist()
+    (['cat', 'dog', 'owl', 'elk'], [2])
+    """
+    if len(split.labels) == len(labels) and same_labels(split.labels, labels):
+        return replace(split, labels=labels)
+    places = _places(split.labels, labels)
+    return _over(split, _wider(split.labels, labels, places, np.flatnonzero(places < 0)), places)
+
+
+def _over(split: Split, labels: Labels, places: NDArray[np.int64]) -> Split:
+    """Give the labels of points other numbers."""
+    targets, excluded = (_renumbered(matrix, places, len(labels)) for matrix in (split.targets, split.excluded))
+    return replace(split, labels=labels, targets=targets, excluded=excluded)
+
+
+def _wider(own: Labels, labels: Labels, places: NDArray[np.int64], new: NDArray[np.int64]) -> Labels:
+    """Add new labels to those of a model, and note their numbers."""
     places[new] = len(labels) + np.arange(len(new))
-    names = split.labels.texts if split.labels.texts is not None else split.labels.ids
-    unknown = tuple(names[int(label)] if names is not None else str(label) for label in new)
-    wider = Labels(len(labels) + len(new), _with(labels.texts, unknown), _with(labels.ids, unknown))
-    targets, excluded = (_renumbered(matrix, places, len(wider)) for matrix in (split.targets, split.excluded))
-    return Matched(replace(split, labels=wider, targets=targets, excluded=excluded), unknown)
+    count, others, of = len(labels) + len(new), labels.alternatives, labels.alternatives_of
+    if own.alternatives is not None and own.alternatives_of is not None:
+        rows = np.flatnonzero(np.isin(own.alternatives_of.indices, new))  # other texts of labels that are new
+        numbers = _renumbered(own.alternatives_of[rows], places, count)
+        others = joined(others or Texts([]), own.alternatives.take(rows))
+        of = numbers if of is None else sp.csr_array(sp.vstack([_resized(of, of.shape[0], count), numbers]))
+    elif of is not None:
+        of = _resized(of, of.shape[0], count)
+    broader = None if labels.broader is None else _resized(labels.broader, count, count)
+    if own.broader is not None:
+        rows, columns = (places[side] for side in own.broader.nonzero())
+        keep = (rows >= 0) & (columns >= 0)
+        pairs = sp.csr_array((np.ones(int(keep.sum()), np.float32), (rows[keep], columns[keep])), shape=(count, count))
+        broader = pairs if broader is None else sp.csr_array(pairs.maximum(broader))
+    names, ids = _names(own, new), _names(replace(own, texts=own.ids), new)
+    return Labels(
+        count, _with(labels.texts, names), _with(labels.ids, ids if own.ids is not None else names),
+        alternatives=others, alternatives_of=of, broader=broader,
+    )  # fmt: skip
+
+
+def _names(own: Labels, labels: NDArray[np.int64]) -> tuple[str, ...]:
+    """Name labels by their texts, raw ids or numbers."""
+    names = own.texts if own.texts is not None else own.ids
+    return tuple(names[label] if names is not None else str(label) for label in labels.tolist())
+
+
+def _resized(matrix: sp.csr_array, rows: int, columns: int) -> sp.csr_array:
+    """Add empty rows and columns."""
+    starts = np.pad(matrix.indptr, (0, rows - int(matrix.shape[0])), mode="edge")
+    return sp.csr_array((matrix.data, matrix.indices, starts), shape=(rows, columns))
 
 
 def padded(frequencies: NDArray[np.int64], labels: Labels) -> NDArray[np.int64]:
@@ -77,7 +131,7 @@ def _places(own: Labels, labels: Labels) -> NDArray[np.int64]:
     if own.texts is None and own.ids is None:
         raise DataError(
             f"the data has {len(own)} labels, the model {len(labels)}",
-            remedy="evaluate on the data set that the model was trained for, or write labels by name",
+            remedy="give data with the labels that the model was trained for, or write labels by name",
         )
     by_text = {text: place for place, text in reversed(list(enumerate(labels.texts or ())))}
     by_id = {text: place for place, text in reversed(list(enumerate(labels.ids or ())))}

@@ -32,10 +32,10 @@ class Contrastive(Loss):
 
     part: ClassVar[str] = "contrastive"
     needs_cosines: ClassVar[bool] = True
-    c: float = Field(default=0.9, gt=0, lt=1)
-    d: float = Field(default=1.5, gt=0)
-    hardest: int | None = Field(default=1, ge=1)
-    floor: float = Field(default=0.0, ge=0)
+    c: float = Field(default=0.9, gt=0, lt=1)  # the probability that two equal vectors belong together
+    d: float = Field(default=1.5, gt=0)  # how quickly it falls with the distance
+    hardest: int | None = Field(default=1, ge=1)  # negatives of each point that count; None: all
+    floor: float = Field(default=0.0, ge=0)  # negatives that cost less cost nothing
 
     def __call__(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
         """Compute the loss."""

@@ -31,7 +31,9 @@ class PickSome(Loss):
     """
 
     temperature: float = Field(default=1.0, gt=0)  # that scores are divided by
+    # who chooses: each point a label, each label a point, or both
     directions: Literal["points", "labels", "both"] = "points"
+    # the weight of points that choose labels, where both directions count
     balance: float = Field(default=0.5, ge=0, le=1)
 
     @property

@@ -19,8 +19,8 @@ class Sum(Loss):
     """Several losses of the same scores, each with a weight: 1 where there are no weights."""
 
     part: ClassVar[str] = "sum_of"
-    of: tuple[Loss, ...] = (Decoupled(), Bce())
-    weights: tuple[float, ...] = ()
+    of: tuple[Loss, ...] = (Decoupled(), Bce())  # the losses that are added up
+    weights: tuple[float, ...] = ()  # of the losses; 1 each where there are none
 
     def check(self, recipe: Any) -> None:
         """Ask for losses of scores, and a weight for each."""

@@ -33,11 +33,11 @@ class Triplet(Loss):
 
     part: ClassVar[str] = "triplet"
     needs_cosines: ClassVar[bool] = True
-    margin: float = Field(default=0.3, gt=0, le=2)
-    positives: int = Field(default=1, ge=1)  # the furthest of a point
-    negatives: int = Field(default=10, ge=1)  # the nearest of a point
-    weigh: Literal["scores", "violations"] = "scores"
-    temperature: float = Field(default=0.1, gt=0)
+    margin: float = Field(default=0.3, gt=0, le=2)  # by which a positive must be nearer than a negative
+    positives: int = Field(default=1, ge=1)  # of each point that count: the furthest
+    negatives: int = Field(default=10, ge=1)  # of each point that count: the nearest
+    weigh: Literal["scores", "violations"] = "scores"  # by what negatives are weighed
+    temperature: float = Field(default=0.1, gt=0)  # of the weights of negatives
 
     def __call__(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
         """Compute the loss."""

@@ -33,6 +33,7 @@ from longtail.parts.kinds import (
 )
 from longtail.parts.serving import (
     Arrays,
+    Earlier,
     FrozenHead,
     FrozenTower,
     LabelStore,
@@ -87,6 +88,7 @@ __all__ = [
     "Candidates",
     "Classifier",
     "Contexts",
+    "Earlier",
     "Encoder",
     "Factors",
     "Fit",

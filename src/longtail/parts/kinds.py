@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, Unpack
 
+import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -15,7 +16,7 @@ from longtail.data.dataset import Split
 from longtail.data.tokens import Words
 from longtail.errors import RecipeError
 from longtail.labels.tree import LABELS_EACH
-from longtail.parts.serving import Arrays, FrozenHead, FrozenTower, Retriever, Scorer
+from longtail.parts.serving import Arrays, Earlier, FrozenHead, FrozenTower, Retriever, Scorer
 from longtail.parts.trained import (
     BuiltClassifier,
     BuiltHead,
@@ -84,6 +85,15 @@ class Encoder(Part):
     def start(self, tokenizer: Any, inputs: Sequence[Inputs], seed: int) -> Arrays:
         """Compute what weights start from, where that is costly: word vectors."""
         return {}
+
+    def continued(self, start: Arrays, tokenizer: Any, earlier: Earlier) -> Arrays:
+        """Start from what an earlier model has learnt, as far as it fits: the vectors of words that it knows."""
+        before = earlier.arrays.get("words")
+        if not self.has_words or before is None or before.shape[1:] != start["words"].shape[1:]:
+            return start
+        places = {word: place for place, word in enumerate(earlier.tokenizer.vocabulary)}
+        known = np.fromiter((places.get(word, -1) for word in tokenizer.vocabulary), np.int64, len(start["words"]))
+        return start | {"words": np.where(known[:, None] < 0, start["words"], before[known])}
 
     @abstractmethod
     def build(self, start: Arrays, network: Network) -> Tower:
@@ -181,12 +191,13 @@ class Objective(Part):
     """
 
     part: ClassVar[str] = "objective"
-    head: Head | None = None
-    sampler: Sampler
-    classifier: Classifier
-    loss: Loss
-    weight: float = Field(default=1.0, ge=0)  # 0: not trained
-    over: Literal["labels", "clusters"] = "labels"
+    head: Head | None = None  # the layer between encoder and label vectors
+    sampler: Sampler  # the labels that a step scores
+    classifier: Classifier  # how labels are scored
+    loss: Loss  # what a step minimises
+    weight: float = Field(default=1.0, ge=0)  # of its loss in the sum; 0: not trained
+    over: Literal["labels", "clusters"] = "labels"  # what is learnt: labels, or clusters of them
+    # share of the steps in which its gradient does not reach the encoder
     detach: float = Field(default=0.0, ge=0, le=1)
     served: float | None = Field(default=None, ge=0)  # weight of its scores when served; None: `weight`, 0: not at all
 

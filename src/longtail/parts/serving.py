@@ -20,6 +20,13 @@ Arrays: TypeAlias = dict[str, NDArray[Any]]
 Near: TypeAlias = Callable[[Sequence[str]], sp.csr_array]  # label texts to similarities with trained ones, (A, L)
 
 
+class Earlier(NamedTuple):
+    """What a model has learnt before, for a training that continues it."""
+
+    arrays: Mapping[str, NDArray[Any]]
+    tokenizer: Any  # of its encoder
+
+
 def below(arrays: Mapping[str, NDArray[Any]], prefix: str) -> Arrays:
     """Return the arrays whose names begin with a prefix, without it."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

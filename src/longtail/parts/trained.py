@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from longtail.data.dataset import Split
 from longtail.data.tokens import Words
 from longtail.labels.tree import Clusters
-from longtail.parts.serving import Arrays, FrozenHead, FrozenTower, Retriever, Scorer
+from longtail.parts.serving import Arrays, Earlier, FrozenHead, FrozenTower, Retriever, Scorer
 from longtail.records import StageDone
 from longtail.types import Floats, LabelMatrix, Progress, Texts, without
 
@@ -213,6 +213,7 @@ class Fit:
     graph: sp.csr_array | None = None  # of the labels, where a stage has pruned it
     scorer: Scorer | None = None  # what the stages so far have made
     done: list[StageDone] = field(default_factory=list)  # by the stages so far, which share the list
+    earlier: Earlier | None = None  # a model that this training continues
 
     @property
     def seed(self) -> int:
@@ -224,7 +225,8 @@ class Fit:
         """What the weights of towers start from, computed once for all stages."""
         names = [] if self.points.names is None else [self.points.names]
         encoder: Encoder = self.recipe.encoder
-        return encoder.start(self.tokenizer, [self.points.inputs, *names], self.seed)
+        start = encoder.start(self.tokenizer, [self.points.inputs, *names], self.seed)
+        return start if self.earlier is None else encoder.continued(start, self.tokenizer, self.earlier)
 
     def changed(self, **changes: Any) -> Fit:
         """Change some fields and keep what was computed."""

@@ -17,7 +17,7 @@ class AllLabels(Sampler):
     """All labels, in every step; with `pick="one"` one positive of each point counts, and the others are left out."""
 
     part: ClassVar[str] = "all_labels"
-    pick: Literal["all", "one"] = "all"
+    pick: Literal["all", "one"] = "all"  # whether all positives of a point count, or one that is drawn
 
     def build(self, network: Network) -> BuiltSampler:
         """Make ready."""

@@ -46,11 +46,11 @@ class BatchPool(Sampler):
 
     part: ClassVar[str] = "batch_pool"
     positives: int | None = Field(default=None, ge=1)  # drawn for each point and step; None: all
-    pick: Literal["some", "one"] = "some"
-    random: int = Field(default=1000, ge=0)
+    pick: Literal["some", "one"] = "some"  # whether some positives of a point count, or one that is drawn
+    random: int = Field(default=1000, ge=0)  # labels that are drawn by chance for each batch
     hard: int = Field(default=0, ge=0)  # drawn for each point and step from what was mined
-    mined: int = Field(default=50, ge=1)  # kept for each point
-    refresh: int = Field(default=0, ge=0)  # in epochs; 0: never
+    mined: int = Field(default=50, ge=1)  # wrong labels that are kept for each point
+    refresh: int = Field(default=0, ge=0)  # epochs after which they are mined again; 0: never
     start: int | None = Field(default=None, ge=0)  # epoch that is first mined before; None: `refresh`
     size: int | None = Field(default=None, ge=1)  # labels of the pool at most
 

@@ -29,9 +29,9 @@ class Beam(Clusters):
     """Settings of the static beam of `top` clusters."""
 
     part: ClassVar[str] = "beam"
-    top: int = Field(default=64, ge=1)
+    top: int = Field(default=64, ge=1)  # clusters that each point sees
     positives: bool = False  # whether the clusters of positives are always chosen
-    cluster_weight: float | None = Field(default=1.0, ge=0)  # None: validate
+    cluster_weight: float | None = Field(default=1.0, ge=0)  # of the cluster in the rank of a label; None: validate
 
     def check(self, recipe: Any) -> None:
         """Ask for a stage that trains the clusters first."""

@@ -43,11 +43,11 @@ class Clusters(Sampler):
         "detached": "detach, of the objective",
         "dropout": "objectives.1.classifier.dropout",
     }
-    num_clusters: int | None = Field(default=None, ge=1)  # None: about eight labels each
-    top: int = Field(default=32, ge=1)
-    max_candidates: int = Field(default=64, ge=1)  # for each point of a batch
+    num_clusters: int | None = Field(default=None, ge=1)  # of labels; None: about eight labels each
+    top: int = Field(default=32, ge=1)  # clusters that each point sees
+    max_candidates: int = Field(default=64, ge=1)  # labels of a step, for each point of a batch
     smooth: bool = True  # cluster on points and graph neighbours instead of points alone
-    cluster_weight: float | None = Field(default=None, ge=0)  # None: validate
+    cluster_weight: float | None = Field(default=None, ge=0)  # of the cluster in the rank of a label; None: validate
 
     def undecided(self) -> When:
         """Return when validation points settle the weight of clusters: with the rows that it is for."""

@@ -30,9 +30,9 @@ class Near(BatchPool):
 
     part: ClassVar[str] = "near"
     renamed: ClassVar[Mapping[str, str]] = {"keep": "num_candidates", "points": "num_neighbours"}
-    random: int = Field(default=200, ge=0)
-    hard: int = Field(default=20, ge=0)
-    num_candidates: int = Field(default=500, ge=1)  # of a text
+    random: int = Field(default=200, ge=0)  # labels that are drawn by chance for each batch
+    hard: int = Field(default=20, ge=0)  # labels near a point that it sees as negatives
+    num_candidates: int = Field(default=500, ge=1)  # of a text, from labels and points near it
     num_neighbours: int = Field(default=50, ge=0)  # nearest training points that are asked for their labels
     gamma: float = Field(default=0.075, ge=0, le=1)  # share of the points in the shortlist
     beta: float | None = Field(default=None, ge=0, le=1)  # share of the label rows in the score; None: validate

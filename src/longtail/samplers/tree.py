@@ -35,11 +35,12 @@ class Tree(Sampler):
 
     part: ClassVar[str] = "tree"
     has_levels: ClassVar[bool] = True
+    # nodes of each level as powers of two; []: no tree; None: by the number of labels
     levels: tuple[int, ...] | None = None
-    flat: int = Field(default=8192, ge=0)
-    top: int = Field(default=16, ge=1)  # nodes of a point
-    max_candidates: int = Field(default=64, ge=1)  # for each point of a batch
-    pool: BatchPool = BatchPool()  # where there is no tree
+    flat: int = Field(default=8192, ge=0)  # so many labels need no tree
+    top: int = Field(default=16, ge=1)  # nodes that each point sees
+    max_candidates: int = Field(default=64, ge=1)  # labels of a step, for each point of a batch
+    pool: BatchPool = BatchPool()  # how labels are chosen where there is no tree
     positives: ClassVar[bool] = True  # whether the nodes of positives are always chosen
 
     def check(self, recipe: Any) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from longtail.data.tokens import WORD, Words
+from longtail.data.tokens import Words, terms
 from longtail.errors import ModelError
 from longtail.parts import Near, Proposals, Query, Scorer
 from longtail.scorers.fused import FusedScorer
@@ -123,7 +123,7 @@ def similar_labels(words: Words, names: sp.csr_array, texts: Sequence[str]) -> s
 
 def _weights(text: str, words: Words) -> dict[str, float]:
     """Weigh all words of a text, to length one; unknown words weigh as much as the rarest."""
-    counts, rarest = Counter(WORD.findall(text.lower())), float(words.idf.max(initial=1.0))
+    counts, rarest = Counter(terms(text)), float(words.idf.max(initial=1.0))
     weights = {}
     for word, count in counts.items():
         place = words.places.get(word)

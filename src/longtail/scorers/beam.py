@@ -1,4 +1,6 @@
-"""BAG OF WORDS × TREES OF CLASSIFIERS → BEST LABELS, compiled: down each tree by the few nodes that look best.
+"""BAG OF WORDS × TREES OF CLASSIFIERS → BEST LABELS: down each tree by the few nodes that look best.
+
+Compiled where there is a compiler; in plain Python a text takes some tens of milliseconds.
 
 The margin m of a child counts as −max(0, 1 − m)² in the logarithm of its probability, and a label has the sum of those
 on its way, as in Parabel. What the trees say is averaged.
@@ -15,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from longtail.machine import compiled
+from longtail.machine import compiled_if_possible
 from longtail.types import Floats, Ints
 
 FAR = 30.0  # a logarithm of a probability so far below zero is nothing
 
 
-@compiled
+@compiled_if_possible
 def find(nodes: Ints, start: int, end: int, node: int) -> int:
     """Find a node in nodes[start:end], which ascend; -1 where it is not there."""
     while start < end:
@@ -35,7 +37,7 @@ def find(nodes: Ints, start: int, end: int, node: int) -> int:
     return -1
 
 
-@compiled
+@compiled_if_possible
 def insert(labels: Ints, scores: Floats, count: int, most: int, label: int, score: float) -> int:
     """Insert into a list that descends by score, of at most `most`; the smaller of equals first. Returns its length."""
     if count == most:
@@ -53,7 +55,7 @@ def insert(labels: Ints, scores: Floats, count: int, most: int, label: int, scor
     return count
 
 
-@compiled
+@compiled_if_possible
 def search(
     query_starts: NDArray[Any], query_words: Ints, query_values: Floats, first_query: int, roots: Ints,
     firsts: NDArray[np.int64], starts: NDArray[np.int64], owners: Ints, ends: NDArray[np.int64],
@@ -115,7 +117,7 @@ def search(
             sums[label] = 0
 
 
-@compiled
+@compiled_if_possible
 def score(
     query_words: Ints, query_values: Floats, paths: Ints, parents: Ints, chosen: NDArray[np.int64],
     firsts: NDArray[np.int64], starts: NDArray[np.int64], owners: Ints, ends: NDArray[np.int64],

@@ -40,9 +40,10 @@ class Lexical(Voice):
     part: ClassVar[str] = "lexical"
     usual: ClassVar[float] = 0.25
     quick: ClassVar[bool] = True
-    neighbours: int | None = Field(default=None, ge=1, le=1000)
+    neighbours: int | None = Field(default=None, ge=1, le=1000)  # training points that vote
+    # to which similarities are raised: larger, and the nearest count more
     power: float | None = Field(default=None, gt=0)
-    share: float | None = Field(default=None, ge=0, le=1)
+    share: float | None = Field(default=None, ge=0, le=1)  # of label texts beside training points
     pairs: bool | None = False  # pieces of names and pairs of words count too
 
     def fit(self, train: Split, words: Words, **run: Unpack[Run]) -> LexicalScorer:

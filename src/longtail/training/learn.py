@@ -10,7 +10,7 @@ import numpy as np
 
 from longtail.data.dataset import Split
 from longtail.data.tokens import Words
-from longtail.parts import Encoder, Fit, Points, Tokenizer
+from longtail.parts import Earlier, Encoder, Fit, Points, Tokenizer
 from longtail.recipe import Recipe
 from longtail.records import StageDone
 from longtail.scorers.ensemble import EnsembleScorer
@@ -21,11 +21,11 @@ SHORT = 0.25  # of the steps, where weights are trained only to choose by
 
 def learn(
     recipe: Recipe, train: Split, words: Words, *, validation: Split | None = None, fingerprint: str = "",
-    scratch: Path | None = None, progress: Progress | None = None,
+    scratch: Path | None = None, progress: Progress | None = None, earlier: Earlier | None = None,
 ) -> tuple[Any, Tokenizer, tuple[StageDone, ...]]:  # fmt: skip
     """Run the stages of a recipe, for each member of an ensemble.
 
-    Returns the scorer, the encoder's tokenizer, and what each stage did.
+    Returns the scorer, the encoder's tokenizer, and what each stage did. `earlier` is a model that is trained on.
     """
     scorers: list[Any] = []
     done: list[StageDone] = []
@@ -35,8 +35,9 @@ def learn(
             folder = None if scratch is None else scratch / f"member{place}"
             told = progress and _of_member(progress, f"member {place + 1} of {recipe.ensemble}")
         fit = _learn(
-            member, train, words, validation=validation, fingerprint=fingerprint, scratch=folder, progress=told
-        )
+            member, train, words, validation=validation, fingerprint=fingerprint, scratch=folder, progress=told,
+            earlier=earlier,
+        )  # fmt: skip
         scorers.append(fit.scorer)
         done += [replace(stage, member=place) for stage in fit.done]
     scorer = scorers[0] if len(scorers) == 1 else EnsembleScorer(scorers[0], tuple(scorers[1:]))
@@ -45,7 +46,7 @@ def learn(
 
 def _learn(
     recipe: Recipe, train: Split, words: Words, *, validation: Split | None, fingerprint: str, scratch: Path | None,
-    progress: Progress | None,
+    progress: Progress | None, earlier: Earlier | None,
 ) -> Fit:  # fmt: skip
     """Run the stages of one member."""
     encoder = recipe.encoder
@@ -54,7 +55,7 @@ def _learn(
         scratch.mkdir(parents=True, exist_ok=True)
     tokenizer = encoder.tokenizer(train.need_texts("training"), train.labels.texts, words)
     points = as_numbers(encoder, tokenizer, train)
-    fit = Fit(recipe, train, validation, words, tokenizer, points, scratch, fingerprint, progress)
+    fit = Fit(recipe, train, validation, words, tokenizer, points, scratch, fingerprint, progress, earlier=earlier)
 
     def trial(some: Fit) -> Any:
         return run_stages(some.changed(recipe=shortened(recipe), scratch=None, done=[])).scorer

@@ -46,10 +46,10 @@ class Similar(BatchOrder):
     """
 
     part: ClassVar[str] = "similar"
-    by: Literal["words", "vectors"] = "words"
-    group: int | None = Field(default=32, ge=1)  # points; None: a batch
-    refresh: int = Field(default=5, ge=1)  # in epochs, of vectors
-    double_every: int | None = Field(default=None, ge=1)  # in epochs, up to the size of a batch
+    by: Literal["words", "vectors"] = "words"  # what makes points similar
+    group: int | None = Field(default=32, ge=1)  # similar points that stand together; None: a batch
+    refresh: int = Field(default=5, ge=1)  # epochs after which vectors are clustered again
+    double_every: int | None = Field(default=None, ge=1)  # epochs after which groups are twice as large
 
     def build(self, fit: Fit, batch_size: int) -> BuiltOrder:
         """Put the points into clusters of their words, or wait for vectors."""

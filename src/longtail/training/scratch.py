@@ -69,7 +69,7 @@ def begin(scratch: Path, run: dict[str, Any]) -> bool:
     """
     sweep(scratch)
     before = read_json(scratch / FILE, DataError) if (scratch / FILE).exists() else None
-    if before is not None and all(before.get(name) == run[name] for name in ("recipe", "data")):
+    if before is not None and all(before.get(name) == run.get(name) for name in ("recipe", "data", "earlier")):
         return True
     if before is not None and not run["force"]:
         raise DataError(

@@ -29,22 +29,23 @@ class LoopSettings(Part):
         "optimiser": "optimizer",
         "clustered": "order.group, after --set training.order=similar",
     }
-    epochs: int = Field(default=20, ge=1)
+    epochs: int = Field(default=20, ge=1)  # how often every point is looked at
     min_steps: int = Field(default=0, ge=0)  # more epochs for small data; reset where epochs are overridden
-    batch_size: int = Field(default=256, ge=1)
+    batch_size: int = Field(default=256, ge=1)  # points of a step
     learning_rate: float = Field(default=0.01, gt=0)  # of word vectors and label rows
     dense_learning_rate: float = Field(default=0.001, gt=0)  # of the layers that every step changes
-    schedule: Literal["cosine", "linear", "constant", "onecycle", "step"] = "cosine"
-    warmup: float = Field(default=0.1, ge=0, lt=1)  # share of the steps
+    schedule: Literal["cosine", "linear", "constant", "onecycle", "step"] = "cosine"  # how the learning rate changes
+    warmup: float = Field(default=0.1, ge=0, lt=1)  # share of the steps in which the rate rises
     decay_every: float = Field(default=0.7, gt=0, le=1)  # share of the steps after which `step` halves the rate
+    # of word vectors and label rows; adagrad takes a third of the memory
     optimizer: Literal["adam", "adagrad"] = "adam"
     clip: float | None = Field(default=None, gt=0)  # gradients so many times as long as any of the last five are cut
     average: float | None = Field(default=None, ge=0, lt=1)  # share of the epochs after which weights are averaged
-    order: BatchOrder = Shuffled()
-    precision: Literal["32-true", "bf16-mixed"] = "32-true"
-    device: str = "auto"
-    tensorboard: bool = False
-    save_seconds: float = Field(default=60.0, ge=0)
+    order: BatchOrder = Shuffled()  # of the points of an epoch
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"  # of the layers on a GPU
+    device: str = "auto"  # auto, cpu or cuda
+    tensorboard: bool = False  # whether curves are written for TensorBoard
+    save_seconds: float = Field(default=60.0, ge=0)  # between checkpoints
 
     def override(self, path: str, value: Any) -> Self:
         """Change a setting: whoever asks for epochs gets so many, and what could change nothing is refused."""
@@ -72,7 +73,7 @@ class LoopSettings(Part):
 class LoopStage(Stage):
     """A stage that runs the loop with settings of its own."""
 
-    training: LoopSettings = LoopSettings()
+    training: LoopSettings = LoopSettings()  # settings of its loop
 
     def steps(self, points: int) -> tuple[int, float]:
         """Return the points of a step, and how often each point is looked at."""

@@ -5,7 +5,7 @@
 
 Where `text` is absent it is `title` and `content` joined by a blank. Where neither is there, or no `labels`, the likely
 keys are found, or the caller names them (`columns`); labels may be one string then (`cells`). Other keys are ignored.
-A file may also be one JSON list of such objects.
+A file may also be one JSON list of such objects, or hold judgements of predictions (`feedback`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from typing import Any
 from longtail.data.dataset import Dataset, Split
 from longtail.data.formats.cells import split_labels, split_weights
 from longtail.data.formats.columns import SAMPLE, Columns, Reading, find_columns
+from longtail.data.formats.feedback import is_feedback, judged
 from longtail.data.formats.lines import clean, decoded, has_surrogate, read_bytes, write_packed
 from longtail.data.formats.rows import LabelTable, Place, Points, Raw
 from longtail.data.formats.sidecars import read_label_lines, write_sidecars
 from longtail.data.formats.survey import SHORT, Survey
 from longtail.data.formats.values import short, shortest, typed
 from longtail.data.problems import Problems
-from longtail.types import Texts
+from longtail.types import Texts, counted
 
 _OPENING, _COMMA = re.compile(r"\s*\[\s*(?=\S)"), re.compile(r"\s*,\s*(?=\S)")
 MENDED: dict[str, Any] = {"text": "", "labels": [], "target_ind": []}  # stands for a line that could not be read
@@ -116,6 +117,14 @@ def _points(path: Path, problems: Problems, spelling: Spelling, reading: Reading
     sample = list(islice(rows, SAMPLE))
     if not sample:
         raise problems.fatal("no points", "no points in this file", file=path, remedy="write one point a line")
+    partial = is_feedback(sample)
+    if partial:
+        sample, rows = judged(chain(sample, rows)), iter(())
+        problems.note(f"feedback: {counted(len(sample), 'text')} with a label that was called right")
+        if not sample:
+            raise problems.fatal(
+                "no points", "no label was called right", file=path, remedy="there is nothing to learn"
+            )
     found = find_keys([row for _, row, _ in sample], spelling, reading, path)
     for number, row, line in chain(sample, rows):
         where = (path, number, problems)
@@ -133,8 +142,9 @@ def _points(path: Path, problems: Problems, spelling: Spelling, reading: Reading
     sizes, labels, values = typed(place, counts, flat, weights, problems)
     texts = [text or "" for text in columns.texts]
     return Points(
-        place, sizes, labels, values, texts, place, _ids(columns), digits_are_ids=not cells.listed, columns=found.text
-    )
+        place, sizes, labels, values, texts, place, _ids(columns), digits_are_ids=not cells.listed, columns=found.text,
+        partial=partial,
+    )  # fmt: skip
 
 
 def find_keys(

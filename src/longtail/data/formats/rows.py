@@ -51,6 +51,7 @@ class Points:
     digits_are_ids: bool = False  # labels that are texts may all be numbers, and may be ids then
     features: sp.csr_array | None = None
     columns: tuple[str, ...] = ()  # of a table that the texts come from
+    partial: bool = False  # whether other labels may be true of a point too
 
 
 @dataclass
@@ -102,7 +103,7 @@ def assemble(raw: Raw, name: str, origin: str, labels_are: str | None, problems:
             None if points.texts is None else Texts(points.texts),
             None if points.ids is None else Texts(points.ids),
             points.features,
-            columns=points.columns,
+            columns=points.columns, partial=points.partial,
         )  # fmt: skip
     vocabulary = None if raw.vocabulary is None else Texts(raw.vocabulary)
     return Dataset(labels, splits, name, vocabulary, origin)

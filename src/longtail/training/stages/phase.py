@@ -20,7 +20,7 @@ class Phase(LoopStage):
     """Train objectives; later stages start from the weights that have the same name and shape."""
 
     part: ClassVar[str] = "phase"
-    objectives: tuple[Objective, ...] = ()
+    objectives: tuple[Objective, ...] = ()  # what its steps minimise the sum of
     freeze: bool = False  # whether the encoder stays as it is afterwards
 
     def check(self, recipe: Any) -> None:

@@ -30,9 +30,10 @@ class Recluster(Stage):
     """
 
     part: ClassVar[str] = "recluster"
-    by: Literal["points", "texts"] = "points"
-    num_clusters: int | None = Field(default=None, ge=1)  # None: about eight labels each
-    smooth: bool = False
+    by: Literal["points", "texts"] = "points"  # what labels are clustered by: their points, or their texts
+    num_clusters: int | None = Field(default=None, ge=1)  # of labels; None: about eight labels each
+    smooth: bool = False  # whether labels are mixed with their neighbours in the label graph
+    # edges of the label graph that are longer (1 - cosine) are dropped
     prune: float | None = Field(default=None, ge=0, le=2)
 
     def check(self, recipe: Any) -> None:

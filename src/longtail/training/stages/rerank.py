@@ -28,8 +28,10 @@ class Rerank(LoopStage):
     part: ClassVar[str] = "rerank"
     place: ClassVar[int] = 2
     reads_served: ClassVar[bool] = True
-    top: int = Field(default=200, ge=1)
+    top: int = Field(default=200, ge=1)  # labels that are ranked again
+    # the labels that a step scores
     sampler: Sampler = Field(default_factory=lambda: named("batch_pool", random=200, hard=20))
+    # settings of its loop
     training: LoopSettings = LoopSettings(epochs=10, learning_rate=0.002, schedule="step", decay_every=0.8)
 
     def run(self, fit: Fit) -> Fit:

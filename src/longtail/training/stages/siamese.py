@@ -34,10 +34,11 @@ class Siamese(LoopStage):
 
     part: ClassVar[str] = "siamese"
     place: ClassVar[int] = 0
-    objective: Objective = Field(default_factory=contrast_labels)
-    mixed: float = Field(default=0.3, ge=0, le=1)
+    objective: Objective = Field(default_factory=contrast_labels)  # what its steps minimise
+    mixed: float = Field(default=0.3, ge=0, le=1)  # weight of points that are mixed with the text of their label
+    # settings of its loop
     training: LoopSettings = LoopSettings(epochs=50, batch_size=1024, learning_rate=0.01, schedule="step")
-    freeze: bool = True
+    freeze: bool = True  # whether the encoder stays as it is afterwards
 
     def check(self, recipe: Any) -> None:
         """Ask for the sampler that takes labels as they are drawn."""

@@ -32,13 +32,13 @@ class Surrogate(LoopStage):
     part: ClassVar[str] = "surrogate"
     place: ClassVar[int] = 0
     renamed: ClassVar[Mapping[str, str]] = {"clusters": "num_clusters"}
-    num_clusters: int | None = Field(default=4096, ge=2)  # None: about four labels each, and at least 4,096
+    num_clusters: int | None = Field(default=4096, ge=2)  # of labels; None: about four labels each, and at least 4,096
     smooth: bool = False  # cluster on points and graph neighbours instead of points alone
     hops: int = Field(default=HOPS, ge=1)  # of the walk that finds neighbours
-    restart: float = Field(default=RESTART, ge=0, le=1)
-    objective: Objective = Field(default_factory=score_clusters)
-    training: LoopSettings = LoopSettings(learning_rate=0.01, schedule="step", decay_every=0.7)
-    freeze: bool = True
+    restart: float = Field(default=RESTART, ge=0, le=1)  # of the walk that labels are clustered by
+    objective: Objective = Field(default_factory=score_clusters)  # what its steps minimise
+    training: LoopSettings = LoopSettings(learning_rate=0.01, schedule="step", decay_every=0.7)  # settings of its loop
+    freeze: bool = True  # whether the encoder stays as it is afterwards
 
     def check(self, recipe: Any) -> None:
         """Ask for an objective over clusters."""

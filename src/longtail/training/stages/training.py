@@ -31,6 +31,7 @@ class Training(LoopSettings, Stage):
     """
 
     part: ClassVar[str] = "training"
+    # weight of points that an augmentation made; choose: try some on held-out points
     augmented: Annotated[float, Field(ge=0)] | Literal["choose"] = 1.0
     refit: int = Field(default=0, ge=0)  # data with fewer points are trained again on all once everything is chosen
     patience: int | None = Field(default=None, ge=1)  # stop after so many epochs that are no better on validation

@@ -27,8 +27,8 @@ class Traverse(Stage):
     part: ClassVar[str] = "traverse"
     place: ClassVar[int] = 2
     reads_served: ClassVar[bool] = True
-    share: float | None = Field(default=None, ge=0, lt=1)  # a half in the paper; None: validate
-    top: int = Field(default=100, ge=1)
+    share: float | None = Field(default=None, ge=0, lt=1)  # of what was handed on: a half in the paper; None: validate
+    top: int = Field(default=100, ge=1)  # labels of a text that hand on to their neighbours
 
     def check(self, recipe: Any) -> None:
         """Ask for scores that are logarithms of probabilities."""

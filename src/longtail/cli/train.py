@@ -1,0 +1,178 @@
+"""`longtail train`: fit a recipe to data, or go on from a model with more points."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from longtail.cli.console import continues, duration, emit, progress, say, size, table, with_settings
+from longtail.cli.models import Data
+from longtail.cli.options import Source, reads_data
+from longtail.types import counted
+
+if TYPE_CHECKING:
+    from longtail.data.dataset import Split
+    from longtail.index import Index
+    from longtail.model import Model
+    from longtail.pipeline import Estimate
+    from longtail.recipe import Recipe
+
+MANY = 20_000  # labels from which an index is worth building
+REPLAYED = 1000  # points of an earlier model that show what was forgotten
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command()(train)
+
+
+def _start(recipe: str | None, published: str | None, before: Index | None) -> Recipe:
+    """Find a recipe, with the settings that are published for a data set if one is named, or that of a model."""
+    from longtail.recipe import find_recipe, recipe_of
+    from longtail.recipes.published import published_settings
+    from longtail.records import overridden
+
+    if recipe is None and before is not None:
+        return recipe_of(before.model.asked) if before.model.asked else replace(before.model.recipe, blend=None)
+    if recipe is None:
+        raise typer.BadParameter("give one, such as knn or frugal: `longtail recipes` lists them", param_hint="RECIPE")
+    settings = published_settings(recipe.partition("+")[0], published) if published else {}
+    return overridden(find_recipe(recipe), settings.items())
+
+
+def in_words(needs: Estimate) -> str:
+    """Say what a run will probably need."""
+    return f"about {size(needs.memory_bytes)} of memory, {size(needs.disk_bytes)} on disk, {duration(needs.seconds)}"
+
+
+def _share(share: float | None) -> float | None:
+    """Refuse a share outside 0 < share ≤ 0.9; nan fails the comparison too."""
+    if share is not None and not 0 < share <= 0.9:
+        raise typer.BadParameter(f"{share} is not more than 0 and at most 0.9")
+    return share
+
+
+@reads_data
+def train(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(help="A recipe by name; + adds augmentations: knn+gandalf. That of --continue-from if none."),
+    ] = None,
+    *,
+    data: Data,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The model folder to write.")],
+    continue_from: Annotated[
+        Path | None,
+        typer.Option(help="Go on from this model: --data has new points, also with new labels; its own are replayed."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a setting: --set lexical.neighbours=20.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same model; 0 if not given.")] = None,
+    published: Annotated[
+        str | None,
+        typer.Option(help="Start from the settings that the papers print for this data set: LF-AmazonTitles-131K."),
+    ] = None,
+    ensemble: Annotated[
+        int | None, typer.Option(min=1, help="Fit so many models with other seeds and average their scores.")
+    ] = None,
+    holdout: Annotated[
+        float | None,
+        typer.Option(help="Keep this share of the points out of training and evaluate on them: 0.1.", callback=_share),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the estimated memory, time and disk, and stop.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a finished model.")] = False,
+    licence: Annotated[str, typer.Option(help="The licence of the model, for its card: CC-BY-4.0.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print the estimate, or what was trained, as JSON.")] = False,
+    source: Source,
+) -> None:
+    """Fit a recipe to a data set and write the model folder."""
+    from longtail.continuing import continued_points
+    from longtail.folder import answers_by
+    from longtail.index import Index
+    from longtail.pipeline import estimate, evaluate, fit, need_memory
+    from longtail.training.scratch import begin, training
+
+    before = None if continue_from is None else Index.load(continue_from, verify=True)
+    more = [f"{name}={value}" for name, value in (("seed", seed), ("ensemble", ensemble)) if value is not None]
+    settings = with_settings(_start(recipe, published, before), [*(set_ or []), *more])
+    settings.check()
+    scratch = out.with_name(out.name + ".unfinished")
+    with nullcontext() if dry_run else training(out, scratch, force=force):
+        loaded = source.load(data, summary=True)
+        points, heldout = (loaded.train, None) if holdout is None else loaded.train.divide(holdout, seed=settings.seed)
+        grown = None if before is None else replace(before.model, labels=before.labels)
+        whole = points if grown is None else continued_points(grown, points)
+        needs = estimate(settings, whole)
+        if dry_run:
+            bytes_ = {"memory_bytes": needs.memory_bytes, "disk_bytes": needs.disk_bytes}
+            emit(bytes_ | {"seconds": round(needs.seconds, 1)}) if json else typer.echo(in_words(needs))
+            return
+        earlier = None if continue_from is None else answers_by(continue_from)
+        if begin(scratch, {"recipe": settings.dump(), "data": whole.fingerprint, "earlier": earlier, "force": force}):
+            say(f"continuing the unfinished run in {scratch}")
+        need_memory(needs)
+        say(in_words(needs))
+        sizes = f"{counted(len(whole), 'point')} and {counted(len(whole.labels), 'label')}"
+        with continues(scratch), progress(f"fitting {settings.name} to {sizes}") as step:
+            model = fit(settings, points, scratch=scratch, progress=step, continue_from=grown)
+            model = replace(model, licence=licence)
+            measured = heldout if heldout is not None else loaded.splits.get("validation")
+            if measured is not None:
+                model = model.kept(evaluate(model, measured).to_dict())
+        _say_trained(settings, model)
+        model.save(out, force=force, log=scratch / "log.csv")
+        if heldout is not None:
+            figures = ", ".join(f"{name} {model.metrics[name]:.2f}" for name in ("P@1", "P@3", "P@5", "R@5", "PSP@5"))
+            say(f"trained on {counted(len(whole), 'point')}, evaluated on {len(heldout):,} held out: {figures} (%)")
+        _keep_board(scratch, out)
+    if before is not None:
+        _say_changed(before, model, measured if measured is not None else loaded.splits.get("test"))
+        if before.removed:  # they stay so
+            Index.load(out).remove(sorted(before.removed))
+    say(f"wrote {out}")
+    if json:
+        emit({"run": str(out), "points": model.points, "labels": len(model.labels), "done": model.facts()["done"]})
+    if model.vectors is not None and len(model.labels) > MANY:
+        say(f"`longtail index {out}` makes single predictions quick")
+
+
+def _say_trained(recipe: Recipe, model: Model) -> None:
+    """Say what each stage did, and whether it is used."""
+    for stage in model.done:
+        say(f"trained {stage}")
+    if recipe.trains and model.vectors is None:
+        say("what was trained got no weight on held-out points and is left out; the voices by words are kept")
+
+
+def _say_changed(before: Index, after: Model, points: Split | None) -> None:
+    """Show what more points changed: sizes, and figures on points that are new to both, or known to both."""
+    from longtail.comparison import DIFFERENCES
+    from longtail.continuing import some_points
+    from longtail.pipeline import compare
+
+    model = before.model
+    rows = [("points", model.points, after.points), ("labels", len(before.labels), len(after.labels))]
+    table("What changed", ("", "before", "after"), [(name, f"{one:,}", f"{two:,}") for name, one, two in rows])
+    replayed = some_points(model, after.labels, REPLAYED)
+    for split, what in ((points, "that neither was trained on"), (replayed, "that both were trained on")):
+        if split is None or len(split) == 0:
+            continue
+        (pair,) = compare({"before": model, "after": after}, split).pairs
+        note = "paired bootstrap over points; certain: the interval leaves zero out"
+        table(f"{counted(len(split), 'point')} {what}", DIFFERENCES, pair.rows(), note=note)
+
+
+def _keep_board(scratch: Path, out: Path) -> None:
+    """Copy TensorBoard's curves beside the model."""
+    if (scratch / "tensorboard").exists():
+        board = out.with_name(out.name + ".tensorboard")
+        shutil.copytree(scratch / "tensorboard", board, dirs_exist_ok=True)
+        say(f"wrote {board}; see it with: tensorboard --logdir {board}")
