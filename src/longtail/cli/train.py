@@ -95,7 +95,7 @@ def train(
 ) -> None:
     """Fit a recipe to a data set and write the model folder."""
     from longtail.continuing import continued_points
-    from longtail.folder import answers_by
+    from longtail.folder import answers_by, read_config
     from longtail.index import Index
     from longtail.pipeline import estimate, evaluate, fit, need_memory
     from longtail.training.scratch import begin, training
@@ -115,7 +115,7 @@ def train(
             bytes_ = {"memory_bytes": needs.memory_bytes, "disk_bytes": needs.disk_bytes}
             emit(bytes_ | {"seconds": round(needs.seconds, 1)}) if json else typer.echo(in_words(needs))
             return
-        earlier = None if continue_from is None else answers_by(continue_from)
+        earlier = None if continue_from is None else answers_by(read_config(continue_from))
         if begin(scratch, {"recipe": settings.dump(), "data": whole.fingerprint, "earlier": earlier, "force": force}):
             say(f"continuing the unfinished run in {scratch}")
         need_memory(needs)
