@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from longtail.cli import auto
 from longtail.cli.console import continues, duration, emit, progress, say, size, table, with_settings
 from longtail.cli.options import ChosenSplit, From, Source, Text, matched_points, open_rows, reads_data
-from longtail.errors import DataError
+from longtail.errors import DataError, RecipeError
 from longtail.types import counted
 
 if TYPE_CHECKING:
-    from longtail.data.dataset import Labels
+    from longtail.auto.portfolio import Auto
+    from longtail.data.dataset import Labels, Split
     from longtail.data.queries import Feed, Queries
     from longtail.evaluation import Evaluation
     from longtail.model import Model
@@ -62,7 +65,10 @@ def _share(share: float | None) -> float | None:
 
 @reads_data
 def train(
-    recipe: Annotated[str, typer.Argument(help="A recipe by name; + adds augmentations: knn+gandalf.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(help="A recipe by name; + adds augmentations: knn+gandalf. auto chooses one within --budget."),
+    ],
     data: Data,
     out: Annotated[Path, typer.Option("--out", "-o", help="The model folder to write.")],
     *,
@@ -81,6 +87,9 @@ def train(
         float | None,
         typer.Option(help="Keep this share of the points out of training and evaluate on them: 0.1.", callback=_share),
     ] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="The time that auto has for trials and fit together: 60s, 2m, 1h.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the estimated memory, time and disk, and stop.")
     ] = False,
@@ -90,31 +99,32 @@ def train(
     source: Source,
 ) -> None:
     """Fit a recipe to a data set and write the model folder."""
-    from longtail.pipeline import estimate, evaluate, fit, need_memory
+    from longtail.auto.portfolio import Auto
+    from longtail.pipeline import evaluate, fit
     from longtail.training.scratch import begin, training
 
+    began = time.monotonic()
     more = [f"{name}={value}" for name, value in (("seed", seed), ("ensemble", ensemble)) if value is not None]
-    settings = with_settings(_start(recipe, published), [*(set_ or []), *more])
+    settings = _asked(recipe, published, budget, [*(set_ or []), *more])
     scratch = out.with_name(out.name + ".unfinished")
     with nullcontext() if dry_run else training(out, scratch, force=force):
         loaded = source.load(data, summary=True)
         points, heldout = (loaded.train, None) if holdout is None else loaded.train.divide(holdout, seed=settings.seed)
-        needs = estimate(settings, points)
+        if isinstance(settings, Auto):
+            settings = replace(settings, spent=time.monotonic() - began)
         if dry_run:
-            bytes_ = {"memory_bytes": needs.memory_bytes, "disk_bytes": needs.disk_bytes}
-            emit(bytes_ | {"seconds": round(needs.seconds, 1)}) if json else typer.echo(in_words(needs))
+            _show_needs(settings, points, json=json)
             return
         if begin(scratch, {"recipe": settings.dump(), "data": points.fingerprint, "force": force}):
             say(f"continuing the unfinished run in {scratch}")
-        need_memory(needs)
-        say(in_words(needs))
+        _check_needs(settings, points)
         sizes = f"{counted(len(points), 'point')} and {counted(len(loaded.labels), 'label')}"
         with continues(scratch), progress(f"fitting {settings.name} to {sizes}") as step:
             model = replace(fit(settings, points, scratch=scratch, progress=step), licence=licence)
             measured = heldout if heldout is not None else loaded.splits.get("validation")
             if measured is not None:
                 model = model.kept(evaluate(model, measured).to_dict())
-        _say_trained(settings, model)
+        _say_trained(settings, model, table=not json)
         model.save(out, force=force, log=scratch / "log.csv")
         if heldout is not None:
             figures = ", ".join(f"{name} {model.metrics[name]:.2f}" for name in ("P@1", "P@3", "P@5", "R@5", "PSP@5"))
@@ -122,16 +132,55 @@ def train(
         _keep_board(scratch, out)
     say(f"wrote {out}")
     if json:
-        emit({"run": str(out), "points": model.points, "labels": len(model.labels), "done": model.facts()["done"]})
+        facts = {name: value for name, value in model.facts().items() if name in ("done", "trials")}
+        emit({"run": str(out), "points": model.points, "labels": len(model.labels), **facts})
     if model.vectors is not None and len(model.labels) > MANY:
         say(f"`longtail index {out}` makes single predictions quick")
 
 
-def _say_trained(recipe: Recipe, model: Model) -> None:
-    """Say what each stage did, and whether it is used."""
+def _asked(recipe: str, published: str | None, budget: str | None, settings: Sequence[str]) -> Recipe | Auto:
+    """Read which recipe is asked for, or that it is to be chosen."""
+    if recipe == "auto":
+        return auto.asked(budget, published, settings)
+    if budget is not None:
+        raise RecipeError(f"--budget is for auto; {recipe} takes the time that it takes")
+    return with_settings(_start(recipe, published), settings)
+
+
+def _show_needs(settings: Recipe | Auto, points: Split, *, json: bool) -> None:
+    """Print what a run will probably need."""
+    from longtail.auto.portfolio import Auto
+    from longtail.pipeline import estimate
+
+    if isinstance(settings, Auto):
+        auto.show_plan(settings, points, json=json)
+        return
+    needs = estimate(settings, points)
+    bytes_ = {"memory_bytes": needs.memory_bytes, "disk_bytes": needs.disk_bytes}
+    emit(bytes_ | {"seconds": round(needs.seconds, 1)}) if json else typer.echo(in_words(needs))
+
+
+def _check_needs(settings: Recipe | Auto, points: Split) -> None:
+    """Say what a run will probably need, and refuse what the memory cannot hold."""
+    from longtail.auto.portfolio import Auto
+    from longtail.pipeline import estimate, need_memory
+
+    if isinstance(settings, Auto):
+        say(f"trials and fit within {duration(settings.budget)}")
+        return
+    need_memory(needs := estimate(settings, points))
+    say(in_words(needs))
+
+
+def _say_trained(settings: Recipe | Auto, model: Model, *, table: bool) -> None:
+    """Say what each stage did, and whether it is used; print what was tried."""
+    from longtail.recipe import Recipe
+
+    if model.trials and table:
+        auto.show_choice(model)
     for stage in model.done:
         say(f"trained {stage}")
-    if recipe.trains and model.vectors is None:
+    if isinstance(settings, Recipe) and settings.trains and model.vectors is None:
         say("what was trained got no weight on held-out points and is left out; the voices by words are kept")
 
 
@@ -341,4 +390,5 @@ def recipes(
         emit({"recipes": {name: value.dump() for name, value in by_name.items()}, "augmentations": augmentations()})
         return
     rows = [(name, summary(name)) for name in by_name]
-    table("Recipes", ("name", "what it is"), rows, note="add with +: " + ", ".join(augmentations()))
+    note = f"add with +: {', '.join(augmentations())}; auto chooses among some of them by trials: --budget 60s"
+    table("Recipes", ("name", "what it is"), rows, note=note)
