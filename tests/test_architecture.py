@@ -17,7 +17,7 @@ ORDER = [
     "records", "parts", "recipe", "augment", "encoders", "search", "stores", "scorers", "samplers", "classifiers",
     "losses", "predictions", "probabilities", "thresholds", "scales", "card", "folder", "explanations", "model",
     "training", "artefact", "index", "doctor", "answers", "evaluation", "metrics", "comparison", "report", "page",
-    "recipes", "pipeline", "estimator", "bench", "serve", "cli", "__main__",
+    "recipes", "auto", "pipeline", "estimator", "bench", "serve", "cli", "__main__",
 ]  # fmt: skip
 INSIDE = {
     "data": [
@@ -125,6 +125,7 @@ INSIDE = {
         "wire",
         "run",
     ],
+    "auto": ["portfolio", "search"],
     "bench": ["suite", "changes", "peers", "job", "lines", "table"],
 }
 

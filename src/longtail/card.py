@@ -14,7 +14,7 @@ from longtail.types import counted
 
 Facts = Mapping[str, Any]
 METRICS = ("P", "nDCG", "R", "PSP", "PSnDCG", "Cov")
-TRIED = ("recipe", "points", "P@1", "PSP@5", "sum", "trial s", "whole fit s")  # heads of the trials of `auto`
+TRIED = ("recipe", "points", "P@1", "PSP@5", "sum", "trial s", "fit s")  # heads of the trials of `auto`
 FEW = 5  # training points of a label that is rare
 
 

@@ -78,15 +78,19 @@ class Candidate:
 
 
 def portfolio(auto: Auto, *, label_texts: bool) -> tuple[list[Candidate], dict[str, str]]:
-    """List what may be tried, and why the others are left out: no label texts, or a setting that they do not have."""
+    """List what may be tried, and why the others are left out: a setting that they do not have.
+
+    Without label texts there is no Gandalf, which makes points of them.
+    """
     found: list[Candidate] = []
     left_out: dict[str, str] = {}
-    for name, recipe, settings in PORTFOLIO:
-        if "+gandalf" in recipe and not label_texts:
-            left_out[name] = "it needs label texts, and there are none"
-            continue
+    for named, recipe, usual in PORTFOLIO:
+        name, value, settings = named, find_recipe(recipe), usual
+        if not label_texts:
+            name, value = named.removesuffix("+gandalf"), find_recipe(recipe.removesuffix("+gandalf"))
+            settings = usual | ({"gandalf": "none"} if value.augment else {})
         try:
-            value = overridden(overridden(find_recipe(recipe), settings.items()), auto.settings)
+            value = overridden(value, [*settings.items(), *auto.settings])
             value.check()
         except RecipeError as reason:
             left_out[name] = str(reason)

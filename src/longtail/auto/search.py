@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -162,17 +161,18 @@ class Search:
     def _searched(self) -> Choice:
         """Run the rounds, and choose among what the last whole one tried."""
         share, alive = self.plan()
-        last: list[Trial] = []
+        names, last = [one.name for one in self.candidates], list[Trial]()
         while alive:
             tried = self._round(alive, share, first=not last)
             if any(one.failed for one in tried) and last:
                 break  # the round before has all of them
-            last = sorted((one for one in tried if not one.failed), key=lambda one: -one.quality)
-            names = [one.name for one in last[: math.ceil(len(last) / 2)]]
-            better = [one for one in alive if one.name in names and self.ending(one) is not None]
+            ended = sorted((one for one in tried if not one.failed), key=lambda one: names.index(one.name))
+            last = sorted(ended, key=lambda one: -one.quality)
+            half = [one.name for one in last[: math.ceil(len(last) / 2)]]
+            better = [one for one in alive if one.name in half and self.ending(one) is not None]
             alive = [one for one in alive if one in better or one is self.bar]
             share *= 2
-            if len(better) < 2 or share > 1 or not self._time_for(alive, better, share):
+            if not better or len(alive) < 2 or share > 1 or not self._time_for(alive, better, share):
                 break
         return self._chosen(last) if last else self._untested("the budget is too small: no trial ended in time")
 
@@ -274,16 +274,18 @@ class Search:
         ended = [trial for trial in self.trials if not trial.failed]
         own = [trial for trial in ended if trial.name == one.name][-1:]
         alike = [trial for trial in ended if self._recipe(trial).trains == one.recipe.trains]
-        pace = median([self._pace(trial) for trial in own or alike or ended] or [1.0])
+        taken = own or alike or ended
+        estimated = sum(self._estimated(trial) for trial in taken)
+        pace = sum(trial.seconds for trial in taken) / estimated if taken else 1.0
         return SAFE * pace * seconds_of(recipe, sizes)
 
     def _recipe(self, trial: Trial) -> Recipe:
         """Return the recipe of a trial."""
         return next(one.recipe for one in self.candidates if one.name == trial.name)
 
-    def _pace(self, trial: Trial) -> float:
-        """Return how many times as long as estimated a trial took."""
-        return trial.seconds / seconds_of(for_share(self._recipe(trial), trial.share), self.sizes_at(trial.share))
+    def _estimated(self, trial: Trial) -> float:
+        """Return the seconds that were estimated for a trial."""
+        return seconds_of(for_share(self._recipe(trial), trial.share), self.sizes_at(trial.share))
 
     def reckoned_trial(self, one: Candidate, share: float) -> float:
         """Reckon the seconds of a trial."""
@@ -304,9 +306,9 @@ class Search:
 
     def _chosen(self, tried: Sequence[Trial]) -> Choice:
         """Choose the best that ends in time; of those that are not certainly worse, the first of the portfolio."""
-        bar = next((trial.quality for trial in tried if trial.name == BAR), -math.inf)
         ending = {one.name: self.ending(one) for one in self.candidates}
         fitting = [trial for trial in tried if ending[trial.name] is not None]
+        bar = next((trial.quality for trial in fitting if trial.name == BAR), -math.inf)
         if not fitting:
             return self._untested("the budget is too small for a fit of what was tried")
         best = max(fitting, key=lambda trial: trial.quality)
