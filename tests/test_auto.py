@@ -120,6 +120,15 @@ def test_what_would_not_end_in_time_is_shortened_beforehand(points):
     assert record.recipe.stages[0].epochs < lt.find_recipe("frugal").stages[0].epochs
 
 
+def test_too_small_a_budget_for_any_recipe_that_is_allowed_takes_the_cheapest(points):
+    world = World()
+    choice = world.search(1, points, settings=(("encoder.dim", 300),)).run()
+    assert world.fits == []
+    assert choice.record["chosen"] == "frugal, short"
+    assert choice.recipe.stages[0].epochs == 1
+    assert "too small" in choice.record["why"]
+
+
 def test_a_trial_that_takes_too_long_is_stopped(points):
     world = World()
     usual = world.seconds

@@ -118,15 +118,16 @@ class Search:
         file = None if self.scratch is None else self.scratch / "auto.json"
         if file is not None and file.exists() and (before := read_json(file)).get("key") == key:
             return Choice(recipe_of(before["recipe"]), before["record"])
-        choice = (
-            self._searched()
-            if self.tests
-            else self._untested(f"{counted(len(self.train), 'point')} are too few to compare recipes by trials")
-        )
+        few = f"{counted(len(self.train), 'point')} are too few to compare recipes by trials"
+        choice = self._searched() if self.tests else self._untested(few, 1.0)
+        self._keep(file, {"key": key, "recipe": choice.recipe.dump(), "record": choice.record})
+        return choice
+
+    def _keep(self, file: Path | None, value: Mapping[str, Any]) -> None:
+        """Write a file of the scratch folder, where there is one."""
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(file, {"key": key, "recipe": choice.recipe.dump(), "record": choice.record})
-        return choice
+            write_json(file, value)
 
     def plan(self) -> tuple[float, list[Candidate]]:
         """Return the share of the points in the first trials, and what is tried with it, in the order of the portfolio.
@@ -160,7 +161,9 @@ class Search:
 
     def _searched(self) -> Choice:
         """Run the rounds, and choose among what the last whole one tried."""
-        share, alive = self.plan()
+        share, alive = self._planned()
+        if self.bar is not None and not self._worthwhile(self.bar, share):
+            return self._untested("the budget is too small for trials")
         names, last = [one.name for one in self.candidates], list[Trial]()
         while alive:
             tried = self._round(alive, share, first=not last)
@@ -176,13 +179,24 @@ class Search:
                 break
         return self._chosen(last) if last else self._untested("the budget is too small: no trial ended in time")
 
+    def _planned(self) -> tuple[float, list[Candidate]]:
+        """Plan the first round, once: a stopped search goes on with the same one, and finds its trials again."""
+        file = None if self.scratch is None else self.scratch / "trials" / "plan.json"
+        if file is not None and file.exists() and (before := read_json(file)).get("auto") == self.auto.dump():
+            self.left_out.update(before["left_out"])
+            return before["share"], [one for one in self.candidates if one.name in before["names"]]
+        share, tried = self.plan()
+        plan = {"share": share, "names": [one.name for one in tried], "left_out": self.left_out}
+        self._keep(file, {"auto": self.auto.dump(), **plan})
+        return share, tried
+
     def _round(self, alive: Sequence[Candidate], share: float, *, first: bool) -> list[Trial]:
         """Try all of them on a share of the points: what trains comes last, in the order of the portfolio."""
         tried: list[Trial] = []
         quick = sorted((one for one in alive if not one.recipe.trains), key=lambda one: self.reckoned_trial(one, share))
         order = sorted([*quick, *(one for one in alive if one.recipe.trains)], key=lambda one: one is not self.bar)
         for one in order:
-            if first and tried and not self._worthwhile(one, share):
+            if first and one is not self.bar and not self._worthwhile(one, share):
                 self.left_out[one.name] = "after a trial there would be no time for a fit"
                 continue
             trial = self._trial(one, share)
@@ -216,9 +230,7 @@ class Search:
         began = self.clock()
         trial = self._measured(one, recipe, share)
         trial = replace(trial, seconds=round(self.clock() - began, 3))
-        if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(file, asdict(trial))
+        self._keep(file, asdict(trial))
         return trial
 
     def _warm_up(self, recipe: Recipe) -> None:
@@ -334,11 +346,11 @@ class Search:
             words.append(f"it is fitted with {share:.0%} of its epochs, so as to end in time")
         return "; ".join(words)
 
-    def _untested(self, reason: str) -> Choice:
-        """Take what is always there: `knn`, or the cheapest."""
+    def _untested(self, reason: str, share: float = EPOCHS[-1]) -> Choice:
+        """Take what is always there: `knn`, or the cheapest with a share of its epochs."""
         cheapest = min(self.candidates, key=lambda one: seconds_of(one.recipe, self.sizes))
         one = self.bar or cheapest
-        return self._recorded(one, f"{reason}; {one.name} takes the least time")
+        return self._recorded(one, f"{reason}; {one.name} takes the least time", share if one.recipe.trains else 1.0)
 
     def _recorded(self, one: Candidate, why: str, share: float = 1.0, seconds: float | None = None) -> Choice:
         """Write down everything that led to a choice, in plain values."""

@@ -314,16 +314,21 @@ def _check(suite: Suite) -> None:
         raise RecipeError(f"{suite.name}: there is nothing to run; give data, and at least one [[run]] or [[peer]]")
     seen: dict[tuple[Any, ...], str] = {}
     for job in jobs:
-        if job.kind == "recipe" and job.recipe == Auto.name:
-            portfolio(auto_for(job), label_texts=True)
-        elif job.budget is not None:
-            raise RecipeError(f"{suite.name}: {job} has a budget, which is for auto")
-        elif job.kind == "recipe" or job.recipe:
-            recipe_for(job)
+        _check_recipe(job, suite.name)
         row = (job.kind, job.name, Path(job.data).name, job.change, job.seed)
         if row in seen:
             raise RecipeError(f"{suite.name}: {job} stands there twice; give one of them another name")
         seen[row] = job.key
+
+
+def _check_recipe(job: Job, suite: str) -> None:
+    """Check that a recipe takes the settings of a job."""
+    if job.recipe == Auto.name:
+        portfolio(auto_for(job), label_texts=True)
+    elif job.budget is not None:
+        raise RecipeError(f"{suite}: {job} has a budget, which is for auto")
+    elif job.kind == "recipe" or job.recipe:
+        recipe_for(job)
 
 
 def _check_claims(suite: Suite, names: Iterable[str]) -> None:
