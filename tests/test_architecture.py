@@ -17,7 +17,8 @@ ORDER = [
     "records", "parts", "recipe", "augment", "encoders", "search", "stores", "scorers", "samplers", "classifiers",
     "losses", "predictions", "probabilities", "thresholds", "scales", "card", "folder", "signatures", "explanations",
     "model", "continuing", "training", "artefact", "index", "doctor", "upgrade", "answers", "evaluation", "metrics",
-    "comparison", "report", "page", "recipes", "pipeline", "estimator", "bench", "serve", "cli", "start", "__main__",
+    "comparison", "report", "page", "recipes", "auto", "pipeline", "estimator", "bench", "serve", "cli", "start",
+    "__main__",
 ]  # fmt: skip
 INSIDE = {
     "data": [
@@ -129,6 +130,7 @@ INSIDE = {
         "wire",
         "run",
     ],
+    "auto": ["portfolio", "search"],
     "bench": ["variants", "suite", "changes", "peers", "job", "lines", "table"],
 }
 

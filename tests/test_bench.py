@@ -85,6 +85,7 @@ def one_job(**more):
         (SUITE + 'change = "first-words"', "first-words:32"),
         (SUITE + 'change = "first-words:0.5"', "first-words:32"),
         (SUITE + "ensemble = 0", "ensemble"),
+        (SUITE + "budget = 9", "a budget, which is for auto"),
         (SUITE.replace('"tail"', '"tial"'), "did you mean 'tail'"),
         ('ratio_to = "omikuji"\n' + SUITE, "ratio_to"),
         (SUITE + '[[peer]]\nname = "omikuji"', "omikuji:bonsai"),
@@ -327,6 +328,21 @@ def test_an_ensemble_is_one_model_of_several_seeds(place, monkeypatch):
     assert two["model_mb"] > 1.5 * one["model_mb"] and two["latency_ms"] > 0
     with pytest.raises(RecipeError, match="weights that chance decides"):
         recipe_for(one_job(ensemble=2)).check()
+
+
+def test_auto_has_a_budget_and_the_table_says_what_it_chose(place, monkeypatch):
+    monkeypatch.setattr(job_module, "_latency_in_process", lambda *_: 1.0)
+    text = SUITE.replace("seeds = [0, 1]", "seeds = [2]").replace('"tail"', '"P@1 + PSP@5"')
+    suite = suite_of(place, text + '[[run]]\nname = "auto, 1 min"\nrecipe = "auto"\nbudget = 60')
+    with pytest.raises(DataError, match="has no budget"):
+        suite_of(place, text.replace('recipe = "knn"', 'recipe = "auto"'))
+    lines = [job.described() | job_module.run([job], place / "scratch")[0] for job in suite.jobs()]
+    knn, auto = lines
+    assert (auto["budget"], auto["trials"]["chosen"]) == (60, "knn")  # 21 points
+    assert auto["P@1"] == knn["P@1"]
+    page = table(suite, lines, "")
+    assert "- auto, 1 min: chose knn. 21 points are too few" in page
+    assert f"| auto, 1 min | {auto['P@1']:.2f} | {auto['P@1'] + auto['PSP@5']:.2f} |" in page
 
 
 def test_the_time_of_a_query_is_the_median_of_many(place):

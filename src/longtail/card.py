@@ -6,7 +6,7 @@ The facts are the plain values of config.json, so that a card can be written aga
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from longtail.recipe import RECIPES, find_recipe
@@ -14,12 +14,13 @@ from longtail.types import counted
 
 Facts = Mapping[str, Any]
 METRICS = ("P", "nDCG", "R", "PSP", "PSnDCG", "Cov")
+TRIED = ("recipe", "points", "P@1", "PSP@5", "sum", "trial s", "fit s")  # heads of the trials of `auto`
 FEW = 5  # training points of a label that is rare
 
 
 def write_card(facts: Facts, evaluations: Sequence[Facts]) -> str:
     """Write the model card."""
-    sections = (_head, _use, _data, _recipe, _figures, _limits, _origin)
+    sections = (_head, _use, _data, _recipe, _trials, _figures, _limits, _origin)
     lines = [line for section in sections for line in (*section(facts, evaluations), "")]
     return "\n".join(lines)
 
@@ -83,6 +84,37 @@ def _recipe(facts: Facts, _: Sequence[Facts]) -> Iterator[str]:
             yield f"| {stage['stage']}{member} | {stage['epochs']:,} | {stage['steps']:,} | {stage['batch_size']:,} |"
     yield from ("", "<details><summary>all settings</summary>", "", "```json", json.dumps(recipe, indent=1), "```")
     yield from ("", "</details>")
+
+
+def _trials(facts: Facts, _: Sequence[Facts]) -> Iterator[str]:
+    """Say what `auto` tried, and why it chose this recipe."""
+    if found := facts.get("trials"):
+        yield from ("## How the recipe was chosen", "", f"{_plain(found['why'])}.", "")
+        yield from (_row(TRIED), _row(["---"] * len(TRIED)))
+        yield from (_row(map(_plain, row)) for row in trial_rows(found))
+        yield from ("", *(f"- {_plain(line)}" for line in untried(found)))
+
+
+def trial_rows(found: Facts) -> list[tuple[str, ...]]:
+    """Write the trials of `auto` that ended as rows under the heads TRIED, in their order."""
+    rows = []
+    for one in found["trials"]:
+        if not one["failed"]:
+            figures = (one["P@1"], one["PSP@5"], one["P@1"] + one["PSP@5"], one["seconds"], one["fit_seconds"])
+            name = one["name"] + (" (chosen)" if one["name"] == found["chosen"] else "")
+            rows.append((name, f"{one['points']:,}", *(f"{value:.1f}" for value in figures)))
+    return rows
+
+
+def untried(found: Facts) -> list[str]:
+    """Say what has no trial, and why."""
+    failed = {one["name"]: one["failed"] for one in found["trials"] if one["failed"]}
+    return [f"{name}: {why}" for name, why in {**found["left_out"], **failed}.items()]
+
+
+def _row(cells: Iterable[str]) -> str:
+    """Write a row of a table."""
+    return f"| {' | '.join(cells)} |"
 
 
 def _figures(_: Facts, evaluations: Sequence[Facts]) -> Iterator[str]:

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from longtail.auto.portfolio import Auto
 from longtail.data.dataset import Labels, Split
 from longtail.errors import BadArgument, MissingExtra
 from longtail.pipeline import fit
@@ -29,7 +30,8 @@ Names: TypeAlias = Sequence[str] | Mapping[Any, str]
 class LongtailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Fit a recipe to texts and their labels.
 
-    `recipe` is a name or a Recipe, `settings` changes it as `--set` does: {"training.epochs": 5}. `label_texts` are the
+    `recipe` is a name or a Recipe, or "auto", which chooses one by trials within a `budget` of seconds. `settings`
+    changes it as `--set` does: {"training.epochs": 5}. `label_texts` are the
     texts of the labels: one for each column of a label matrix, or by name; a name that no point has is a label too.
     `predict` returns the best `top` labels of each text whose probability is at least `threshold`, or whose score is at
     least a threshold that held-out points tuned: "global", "bins" or "labels" for F1, "bins:0.9" for that precision.
@@ -54,6 +56,7 @@ class LongtailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         top: int = 5,
         threshold: float | str = 0.0,
         seed: int = 0,
+        budget: float | str | None = None,
     ) -> None:
         self.recipe = recipe
         self.settings = settings
@@ -61,6 +64,7 @@ class LongtailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.top = top
         self.threshold = threshold
         self.seed = seed
+        self.budget = budget
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -118,8 +122,12 @@ class LongtailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             targets = _rows([[name for name in row if name in columns] for row in y], columns)
         return float(contains(targets, topk.labels).mean()) if len(topk) else 0.0
 
-    def _recipe(self) -> Recipe:
+    def _recipe(self) -> Recipe | Auto:
         """Find the recipe and apply the settings."""
+        if self.recipe == Auto.name:
+            return Auto.of(self.budget, [*(self.settings or {}).items(), ("seed", self.seed)])
+        if self.budget is not None:
+            raise BadArgument("a budget beside a recipe", remedy='leave it out, or take the recipe "auto"')
         recipe = overridden(find_recipe(self.recipe), (self.settings or {}).items())
         return recipe.override("seed", self.seed)
 

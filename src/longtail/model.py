@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from longtail.arrays import matrix_arrays, matrix_of
-from longtail.card import shown, write_card
+from longtail.card import shown, trial_rows, untried, write_card
 from longtail.data.dataset import Labels, Split
 from longtail.data.tokens import Words
 from longtail.errors import DataError, ModelError, RecipeError, ResourceError, one_line
@@ -118,6 +118,7 @@ class Model:
     licence: str = ""  # under which the model may be used, for its card
     columns: tuple[str, ...] = ()  # of the table that the training texts came from
     asked: Mapping[str, Any] = field(default_factory=dict)  # the recipe before anything was chosen, as `dump` gives it
+    trials: Mapping[str, Any] = field(default_factory=dict)  # what `auto` tried, and why it chose this recipe
 
     def __repr__(self) -> str:
         sizes = f"{counted(len(self.labels), 'label')}, {counted(self.points, 'point')}"
@@ -290,6 +291,7 @@ class Model:
             examples, Probabilities.load(folder), HeldOut.load(folder, len(labels)), Scale(**config.get("scale", {})),
             done, config.get("data", {}), str(config.get("licence", "")), tuple(map(str, config.get("columns", ()))),
             config.get("asked", {}),
+            _trials(config),
         )  # fmt: skip
 
     def facts(self) -> dict[str, Any]:
@@ -309,6 +311,7 @@ class Model:
             "credits": credits,
             "probabilities": self.probabilities is not None,
             "examples": self.examples is not None,
+            **({"trials": self.trials} if self.trials else {}),
         }
 
     def kept(self, evaluation: Mapping[str, Any]) -> Model:
@@ -363,6 +366,14 @@ def strings(texts: Iterable[str]) -> list[str]:
         if not isinstance(text, str):
             raise DataError(f"text {place} is of type {type(text).__name__}", remedy="give strings")
     return listed
+
+
+def _trials(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Read what `auto` tried; a record that cannot be shown is damage."""
+    trials: Mapping[str, Any] = config.get("trials", {})
+    if trials:
+        trial_rows(trials), untried(trials)
+    return trials
 
 
 def _count(config: Mapping[str, Any], name: str) -> int:

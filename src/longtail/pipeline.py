@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from longtail.auto.portfolio import Auto, portfolio
+from longtail.auto.search import Search
 from longtail.card import FEW as RARE
 from longtail.comparison import Comparison, Pair, intervals
 from longtail.continuing import continued_points, earlier
@@ -43,14 +46,16 @@ VALIDATION, MAX_VALIDATION, MIN_POINTS = 0.1, 3000, 20  # points to choose by; t
 
 
 def fit(
-    recipe: str | Recipe, train: Dataset | Split | Iterable[str], labels: Iterable[Any] | None = None, *,
+    recipe: str | Recipe | Auto, train: Dataset | Split | Iterable[str], labels: Iterable[Any] | None = None, *,
     sep: str | None = None, scratch: Path | None = None, progress: Progress | None = None,
     continue_from: Model | None = None,
+    budget: float | str | None = None,
 ) -> Model:  # fmt: skip
     """Fit a recipe, by name or value, to training points: a data set, a split, or texts and their labels by name.
 
     `scratch` is a folder for checkpoints: a run that was stopped continues there. `progress` is told how far it is.
     `continue_from` is a model whose points are replayed: what is given are new points, which may have new labels.
+    The recipe "auto" is chosen by trials, within a `budget` of seconds (or "2m", "1h") for trials and fit together.
 
     >>> fit("knn", ["red cat", "old dog"], [["red", "cat"], ["dog"]]).predict(["my cat"], k=1)[0][0][:2]
     (0, 'cat')
@@ -63,17 +68,60 @@ def fit(
         train = from_rows({"train": (train, labels)}, sep=sep).train
     elif labels is not None:
         raise BadArgument("labels beside a data set, which has its own", remedy="leave them out")
+    if recipe == Auto.name:
+        recipe = Auto.of(budget)
+    elif budget is not None:
+        raise BadArgument("a budget beside a recipe", remedy='leave it out, or let trials choose: fit("auto", …)')
+    if isinstance(recipe, Auto):
+        if continue_from is not None:
+            raise BadArgument("auto begins anew", remedy="leave continue_from out, or name a recipe")
+        return _fit_auto(recipe, train, scratch, progress)
     if continue_from is None:
-        return _fit(find_recipe(recipe), train, scratch, progress, None)
+        return _fit(find_recipe(recipe), train, scratch, progress)
     return _fit(find_recipe(recipe), continued_points(continue_from, train), scratch, progress, earlier(continue_from))
 
 
-def _fit(
-    recipe: Recipe, train: Split, scratch: Path | None, progress: Progress | None, before: Earlier | None
-) -> Model:  # fmt: skip
-    """Walk the recipe; weights start from those before, where no point that chooses was learnt from then."""
+def _fit_auto(auto: Auto, train: Split, scratch: Path | None, progress: Progress | None) -> Model:
+    """Choose a recipe by trials and fit it to all points."""
+    began = time.monotonic() - auto.spent
+    choice = search_for(auto, train, scratch, progress).run()
+    model = _fit(choice.recipe, train, scratch, progress)
+    return replace(model, trials={**choice.record, "seconds": round(time.monotonic() - began, 2)})
+
+
+def search_for(
+    auto: Auto, train: Split, scratch: Path | None = None, progress: Progress | None = None
+) -> Search:  # fmt: skip
+    """Prepare the trials of `auto`: what it may try here, without what the free memory cannot hold."""
+    _need_points(train)
+    sizes = gauge(train, auto.name)
+    found, left_out = portfolio(auto, label_texts=train.labels.texts is not None)
+    fitting = []
+    for one in found:
+        try:
+            need_memory(estimate(one.recipe, sizes))
+            fitting.append(one)
+        except ResourceError as reason:
+            left_out[one.name] = str(reason)
+    if not fitting:
+        raise ResourceError(f"auto has nothing that the free memory can hold: {next(iter(left_out.values()))}")
+    return Search(
+        auto, train, sizes, fitting, lambda recipe, some, told: _fit(recipe, some, None, told), left_out, scratch,
+        progress,
+    )  # fmt: skip
+
+
+def _need_points(train: Split) -> None:
+    """Refuse data without points or labels."""
     if len(train) == 0 or len(train.labels) == 0:
         raise DataError("there is nothing to learn from: no points or no labels", remedy="check the training file")
+
+
+def _fit(
+    recipe: Recipe, train: Split, scratch: Path | None, progress: Progress | None, before: Earlier | None = None
+) -> Model:  # fmt: skip
+    """Walk the recipe; weights start from those before, where no point that chooses was learnt from then."""
+    _need_points(train)
     recipe.check()
     asked = recipe.dump()
     words = Words.fit(train.need_texts(recipe.name), train.labels.all_texts or [])
@@ -278,33 +326,24 @@ class Estimate:
     seconds: float
 
 
-def estimate(recipe: Recipe, train: Split) -> Estimate:
+def estimate(recipe: Recipe, train: Split | Sizes) -> Estimate:
     """Estimate the peak memory, the disk and the time of a fit from a sample of the texts, before anything is built."""
-    needs = recipe.total_cost(sizes_of(recipe, train))
+    needs = recipe.total_cost(recipe.sizes(train if isinstance(train, Sizes) else gauge(train, recipe.name)))
     libraries = RUNNING + (0 if "torch" in sys.modules else TORCH) if recipe.trains else 0
     seconds = needs.seconds + (4 if recipe.trains else 1)
     return Estimate(int(_peak_memory() + libraries + needs.memory), int(needs.disk), seconds)
 
 
-def sizes_of(recipe: Recipe, train: Split) -> Sizes:
-    """Gauge what the cost of a recipe grows with."""
-    texts = train.need_texts(recipe.name)
+def gauge(train: Split, what: str) -> Sizes:
+    """Gauge what the costs of recipes grow with; `what` needs the texts."""
+    texts = train.need_texts(what)
     some = texts.take(np.random.default_rng(0).permutation(len(texts))[:2000])
     found = [set(WORD.findall(text.lower())) for text in some]
     words = float(np.mean([len(entry) for entry in found])) if found else 0.0
-    labels = len(train.labels)
-    more = any("dataset" in part.acts_on for part in recipe.augment)  # label points
-    points = len(train) + (labels if more else 0)
     distinct = len(set().union(*found)) if found else 0
     share = min(1.0, len(some) / max(1, len(train)))
     vocabulary = int(distinct / max(share, 1e-9) ** 0.6)  # Heaps' law
-    steps = [stage.steps(points) for stage in recipe.stages]
-    return Sizes(
-        points, labels, train.targets.nnz * (3 if more else 1), words, vocabulary,
-        width=0 if recipe.encoder is None else recipe.encoder.width,
-        batch_size=min(points, max((batch for batch, _ in steps), default=0)),
-        passes=sum(passes for _, passes in steps),
-    )  # fmt: skip
+    return Sizes(len(train), len(train.labels), train.targets.nnz, words, vocabulary)
 
 
 def need_memory(needs: Estimate) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pydantic
@@ -105,6 +106,18 @@ class Recipe(Part):
         if self.blend is None:
             return tuple(voice.usual for voice in self.voices)
         return self.blend if isinstance(self.blend, tuple) else (self.blend,) * len(self.voices)
+
+    def sizes(self, data: Sizes) -> Sizes:
+        """Return what the cost of this recipe grows with: label points, batches and epochs beside the data."""
+        more = any("dataset" in part.acts_on for part in self.augment)  # label points
+        points = data.points + (data.labels if more else 0)
+        steps = [stage.steps(points) for stage in self.stages]
+        return replace(
+            data, points=points, pairs=data.pairs * (3 if more else 1),
+            width=0 if self.encoder is None else self.encoder.width,
+            batch_size=min(points, max((batch for batch, _ in steps), default=0)),
+            passes=sum(passes for _, passes in steps),
+        )  # fmt: skip
 
     def total_cost(self, sizes: Sizes) -> Cost:
         """Add up the cost of all members: each is served, one at a time is trained."""

@@ -148,6 +148,25 @@ def draw_curves(curves: Mapping[str, Sequence[float]], path: str | Path, title: 
         axes.legend(frameon=False, fontsize=9)
 
 
+def draw_pareto(points: Mapping[str, tuple[float, float]], chosen: str, path: str | Path, title: str) -> None:
+    """Draw quality against the seconds of a fit, with a line through what nothing cheaper is better than."""
+    with picture(path, title) as axes:
+        line: list[tuple[float, float]] = []
+        for seconds, value in sorted(points.values()):
+            line += [(seconds, value)] if not line or value > line[-1][1] else []
+        axes.step(*zip(*line, strict=True), where="post", color=QUIET, linewidth=1, linestyle="--")
+        for name, (seconds, value) in points.items():
+            colour = SECOND if name == chosen else INK
+            axes.scatter([seconds], [value], s=36, color=colour)
+            axes.annotate(
+                literal(shortened(name, 30)), (seconds, value), (5, 4), textcoords="offset points", fontsize=8
+            )
+        axes.set_xscale("log")
+        axes.set_xlabel("seconds of a whole fit, reckoned")
+        axes.set_ylabel("P@1 + PSP@5, held-out points")
+        axes.margins(x=0.2, y=0.15)
+
+
 class picture:  # noqa: N801  (a context manager that reads like a word)
     """Open axes in one look, and write them to an SVG, PNG or PDF file when the block ends."""
 

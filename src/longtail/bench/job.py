@@ -23,9 +23,10 @@ from typing import Any
 
 import numpy as np
 
+from longtail.auto.portfolio import Auto
 from longtail.bench.changes import job_data
 from longtail.bench.peers import run_peer
-from longtail.bench.suite import Job, recipe_for, recipe_for_all
+from longtail.bench.suite import Job, auto_for, recipe_for, recipe_for_all
 from longtail.bench.variants import values, variant
 from longtail.data.dataset import Dataset
 from longtail.errors import LongtailError
@@ -68,7 +69,8 @@ def _run_recipe(jobs: Sequence[Job], data: Dataset, scratch: Path, progress: Pro
     clock = _Clock(scratch / "spent.json")
     # A folder for each data set, so that a checkpoint of other data is never loaded.
     folder = scratch / data.train.fingerprint[:12]
-    model = fit(recipe_for_all(jobs), data.train, scratch=folder, progress=clock.watching(progress))
+    recipe = auto_for(jobs[0]) if jobs[0].recipe == Auto.name else recipe_for_all(jobs)
+    model = fit(recipe, data.train, scratch=folder, progress=clock.watching(progress))
     costs = clock.spent() | {"peak_mb": round((memory_usage() or (0, 0))[1] / 1e6, 1)}
     models = [model] if len(jobs) == 1 else [served_as(model, recipe_for(job)) for job in jobs]
     return [_measured(job, own, data) | costs for job, own in zip(jobs, models, strict=True)]
@@ -106,6 +108,7 @@ def _measured(job: Job, model: Model, data: Dataset) -> dict[str, Any]:
         **_more_metrics(top, data),
         **also,
         "done": model.facts()["done"],
+        **({"trials": model.trials} if model.trials else {}),
         "mflops": round(model.vectors.operations() / 1e6, 3) if model.vectors else 0.0,
         "model_mb": round(size / 1e6, 2),
         "latency_ms": milliseconds,

@@ -17,6 +17,7 @@ import pydantic
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 
+from longtail.auto.portfolio import Auto, portfolio
 from longtail.bench.variants import check_way, columns
 from longtail.errors import DataError, RecipeError, nearest
 from longtail.recipe import Recipe, augmentations, find_recipe
@@ -25,6 +26,7 @@ from longtail.records import When, overridden, replaced
 CHANGES = ("validation", "first-words", "permute-label-texts", "shuffle-test-words")  # in the order of their use
 METRICS = tuple(f"{metric}@{k}" for metric in ("P", "nDCG", "R", "PSP", "PSnDCG", "PSN", "Cov") for k in (1, 3, 5))
 METRICS += ("P@10",)  # of recipes alone; PSN is PSnDCG as AttentionXML computes it
+SUM = "P@1 + PSP@5"  # what `auto` chooses by
 BINS = ("head", "torso", "tail")  # recall of the bin's own labels at 5
 COSTS = ("seconds", "cpu_seconds", "peak_mb", "model_mb", "mflops", "latency_ms", "batch_seconds")
 COLUMNS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "Cov@5", "seconds", "peak_mb")
@@ -37,7 +39,7 @@ _config = pydantic.ConfigDict(extra="forbid", strict=False)
 
 @checked(frozen=True, kw_only=True, config=_config)
 class Run:
-    """A recipe with settings; `ensemble` averages the scores of that many seeds."""
+    """A recipe with settings; `ensemble` averages the scores of that many seeds, `budget` is the time of `auto`."""
 
     name: str
     recipe: str
@@ -46,6 +48,7 @@ class Run:
     seeds: tuple[int, ...] | None = None
     change: str | Words = ()
     ensemble: int = Field(default=1, ge=1, le=20)
+    budget: float | None = Field(default=None, gt=0)  # seconds
     also: Words = ()  # ways in which test points are measured too, such as "shuffled", "mistyped short"
 
 
@@ -123,6 +126,7 @@ class Suite:
                     yield Job(
                         kind="recipe", name=run.name, recipe=run.recipe, settings=flat(run.set), data=data, seed=seed,
                         change=changes(run.change), ensemble=run.ensemble, also=run.also,
+                        budget=run.budget,
                     )  # fmt: skip
 
 
@@ -138,6 +142,7 @@ class Job:
     change: Words = ()
     seed: int = 0
     ensemble: int = 1
+    budget: float | None = None  # seconds of `auto`
     also: Words = ()  # variants of the test points that are measured too
     tool: str | None = None  # of a peer: its name in the harness
     binarise: float | None = None
@@ -170,7 +175,7 @@ def key_of(line: Mapping[str, Any]) -> str:
     >>> key_of({**job.described(), "P@1": 60.0}) == job.key
     True
     """
-    names = ("run", "kind", "recipe", "settings", "data", "change", "seed", "ensemble", "tool", "binarise")
+    names = ("run", "kind", "recipe", "settings", "data", "change", "seed", "ensemble", "tool", "binarise", "budget")
     return json.dumps([line.get(name) for name in names], sort_keys=True)
 
 
@@ -206,12 +211,18 @@ def recipe_for(job: Job) -> Recipe:
     return recipe.override("seed", job.seed)
 
 
+def auto_for(job: Job) -> Auto:
+    """Return what a job of `auto` asks for."""
+    more = [("ensemble", job.ensemble)] if job.ensemble > 1 else []
+    return Auto.of(job.budget, [*job.settings.items(), *more, ("seed", job.seed)])
+
+
 def training_of(job: Job) -> str:
     """Return the key of what a job trains: jobs that share it serve the same weights, each in its own way.
 
     A recipe that chooses something by what it serves, or puts a stage on top of that, has a training of its own.
     """
-    if job.kind != "recipe":
+    if job.kind != "recipe" or job.recipe == Auto.name:
         return job.key
     recipe = recipe_for(job)
     if recipe.ensemble > 1 or recipe.undecided() != When.NEVER or any(stage.reads_served for stage in recipe.stages):
@@ -291,7 +302,7 @@ def _check(suite: Suite) -> None:
         check_way(way)
     ways = [column for way in all_ways for column in columns(way)]
     for column in suite.columns:
-        if column not in (valid := (*METRICS, *BINS, *COSTS, *ways)):
+        if column not in (valid := (*METRICS, SUM, *BINS, *COSTS, *ways)):
             raise RecipeError(f"{suite.name}: there is no column {column!r}; {nearest(column, valid)}")
     names = {peer.name for peer in suite.peer} | {run.name for run in suite.run}
     if suite.ratio_to is not None and suite.ratio_to not in names:
@@ -309,12 +320,21 @@ def _check(suite: Suite) -> None:
         raise RecipeError(f"{suite.name}: there is nothing to run; give data, and at least one [[run]] or [[peer]]")
     seen: dict[tuple[Any, ...], str] = {}
     for job in jobs:
-        if job.kind == "recipe" or job.recipe:
-            recipe_for(job)
+        _check_recipe(job, suite.name)
         row = (job.kind, job.name, Path(job.data).name, job.change, job.seed)
         if row in seen:
             raise RecipeError(f"{suite.name}: {job} stands there twice; give one of them another name")
         seen[row] = job.key
+
+
+def _check_recipe(job: Job, suite: str) -> None:
+    """Check that a recipe takes the settings of a job."""
+    if job.recipe == Auto.name:
+        portfolio(auto_for(job), label_texts=True)
+    elif job.budget is not None:
+        raise RecipeError(f"{suite}: {job} has a budget, which is for auto")
+    elif job.kind == "recipe" or job.recipe:
+        recipe_for(job)
 
 
 def _check_claims(suite: Suite, names: Iterable[str]) -> None:
@@ -323,5 +343,5 @@ def _check_claims(suite: Suite, names: Iterable[str]) -> None:
         for run in (claim.higher, claim.lower):
             if run not in names:
                 raise RecipeError(f"{suite.name}: a claim about {run!r}; {nearest(run, names)}")
-        if claim.metric not in (valid := (*METRICS, *BINS, *COSTS)):
+        if claim.metric not in (valid := (*METRICS, SUM, *BINS, *COSTS)):
             raise RecipeError(f"{suite.name}: a claim about {claim.metric!r}; {nearest(claim.metric, valid)}")

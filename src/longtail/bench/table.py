@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from longtail.bench.lines import Line, latest
-from longtail.bench.suite import BINS, Claim, Job, Suite
+from longtail.bench.suite import BINS, SUM, Claim, Job, Suite
 
 HEADS = {
     "seconds": "training s", "cpu_seconds": "CPU s", "peak_mb": "peak MB", "model_mb": "model MB",
@@ -27,7 +27,8 @@ def table(suite: Suite, lines: Iterable[Line], command: str) -> str:
         here = [job for job in jobs if Path(job.data).name == name]
         if not any(job.key in known for job in here):
             continue
-        out += [f"## {name}", "", *_section(suite, here, known), "", *_verdicts(suite, name, here, known)]
+        out += [f"## {name}", "", *_section(suite, here, known), "", *_choices(here, known)]
+        out += _verdicts(suite, name, here, known)
     missing = [job for job in jobs if job.key not in known]
     if missing:
         out += [f"Not run yet: {len(missing)} of {len(jobs)} ({'; '.join(map(str, missing[:8]))}"]
@@ -55,6 +56,13 @@ def _section(suite: Suite, jobs: list[Job], known: dict[str, Line]) -> list[str]
             cells.append(spread([line["seconds"] / baseline for line in lines] if baseline else [], "seconds"))
         out.append("| " + " | ".join(cells) + " |")
     return out
+
+
+def _choices(jobs: list[Job], known: dict[str, Line]) -> list[str]:
+    """Say what `auto` chose, and why."""
+    lines = [known[job.key] for job in jobs if job.key in known and "trials" in known[job.key]]
+    out = [f"- {line['run']}: chose {line['trials']['chosen']}. {line['trials']['why']}." for line in lines]
+    return ["What auto chose:", "", *out, ""] if out else []
 
 
 def _verdicts(suite: Suite, name: str, jobs: list[Job], known: dict[str, Line]) -> list[str]:
@@ -103,6 +111,8 @@ def value(line: Line, column: str) -> float | None:
     """Look a column up in a line; head, torso and tail are the recall of the bin's own labels at 5."""
     if column in BINS:
         return next((float(entry["recall"]["R@5"]) for entry in line["bins"] if entry["name"] == column), None)
+    if column == SUM:
+        return float(line["P@1"]) + float(line["PSP@5"])
     number = line.get(column)
     return None if number is None else float(number)
 

@@ -103,13 +103,18 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, 
 
 def with_settings(part: AnyPart, settings: Sequence[str]) -> AnyPart:
     """Apply `--set a.b=value` settings to a recipe or a part, one after the other."""
+    return overridden(part, read_settings(settings))
+
+
+def read_settings(settings: Sequence[str]) -> list[tuple[str, Any]]:
+    """Read `--set a.b=value` settings."""
     pairs = []
     for setting in settings:
         path, equals, value = setting.partition("=")
         if not equals:
             raise RecipeError(f"--set {setting}: no '='; write --set name=value")
         pairs.append((path.strip(), parsed(value)))
-    return overridden(part, pairs)
+    return pairs
 
 
 def size(count: float) -> str:

@@ -254,4 +254,5 @@ def recipes(
         emit({"recipes": {name: value.dump() for name, value in by_name.items()}, "augmentations": augmentations()})
         return
     rows = [(name, summary(name)) for name in by_name]
-    table("Recipes", ("name", "what it is"), rows, note="add with +: " + ", ".join(augmentations()))
+    note = f"add with +: {', '.join(augmentations())}; auto chooses among some of them by trials: --budget 60s"
+    table("Recipes", ("name", "what it is"), rows, note=note)

@@ -70,6 +70,7 @@ def report(
         frequencies=first.frequencies,
         series={name: name for name in shown},
         curves={name: curve for name, curve in curves.items() if curve},
+        trials={name: model.trials for name, model in models.items() if model.trials},
         predictions=predictions,
     ).write(out)
     say(f"wrote {out}")
@@ -120,6 +121,7 @@ class Report:
     frequencies: Any  # (L,) training points of each label
     series: Mapping[str, str]  # the names of pictures and examples, and which models they are
     curves: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    trials: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what `auto` tried for each model
     predictions: Examples = field(default_factory=list)
     note: str = ""
     gains: str = "Head, torso and tail"
@@ -136,6 +138,7 @@ class Report:
         page.words(" ".join([self.note, "PSP counts rare labels more; Cov is the share of labels found."]).strip())
         page.table(("95 % interval", *METRICS[:6]), self._intervals(METRICS[:6]))
         self._differences(page)
+        self._choices(page)
         page.heading("Pictures")
         page.pictures(self._drawings())
         if self.predictions:
@@ -168,9 +171,20 @@ class Report:
                 if rows:
                     page.table((f"{what} that changed", "", "right before", "right after", "of"), rows)
 
+    def _choices(self, page: Page) -> None:
+        """Show what `auto` tried, and why it chose."""
+        from longtail.card import TRIED, trial_rows, untried
+
+        for name, found in self.trials.items():
+            page.heading(f"Why {name} is {found['chosen']}")
+            page.words(f"{found['why']}.")
+            page.table(TRIED, trial_rows(found))
+            for line in untried(found):
+                page.words(f"{line}.")
+
     def _drawings(self) -> Drawings:
         """Name the pictures by their captions."""
-        from longtail.report import draw_curves, draw_frequencies, draw_groups
+        from longtail.report import draw_curves, draw_frequencies, draw_groups, draw_pareto
 
         shown = {title: self.comparison.evaluations[name] for title, name in self.series.items()}
         groups = [f"{part.name}\n{part.labels:,} labels" for part in list(shown.values())[-1].bins]
@@ -185,11 +199,22 @@ class Report:
         }
         if self.curves:
             drawings["The mean loss of each epoch."] = partial(draw_curves, self.curves, title="Training", unit="loss")
+        for name, found in self.trials.items():
+            if points := last_trials(found):
+                caption = f"What was tried for {name}, on {found['held_out']:,} held-out points; the last round."
+                drawings[caption] = partial(draw_pareto, points, found["chosen"], title="Quality and time")
         for title, one in shown.items():
             if one.reliability:
                 caption = f"Probabilities of {title}: of the labels that got one, how many were right."
                 drawings[caption] = partial(draw_calibration, one, title=f"Calibration of {title}")
         return drawings
+
+
+def last_trials(found: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Return the reckoned seconds of a fit and the quality of what the last round of trials compared."""
+    good = [one for one in found["trials"] if not one["failed"]]
+    last = max((one["share"] for one in good if one["name"] == found["chosen"]), default=0)
+    return {one["name"]: (one["fit_seconds"], one["P@1"] + one["PSP@5"]) for one in good if one["share"] == last}
 
 
 def _changes(side: str, entries: Sequence[Named]) -> list[tuple[Any, ...]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from longtail.cli import auto
 from longtail.cli.console import continues, duration, emit, progress, say, size, table, with_settings
 from longtail.cli.models import Data
 from longtail.cli.options import Source, reads_data
+from longtail.errors import RecipeError
 from longtail.types import counted
 
 if TYPE_CHECKING:
+    from longtail.auto.portfolio import Auto
     from longtail.data.dataset import Split
     from longtail.index import Index
     from longtail.model import Model
@@ -61,7 +66,10 @@ def _share(share: float | None) -> float | None:
 def train(
     recipe: Annotated[
         str | None,
-        typer.Argument(help="A recipe by name; + adds augmentations: knn+gandalf. That of --continue-from if none."),
+        typer.Argument(
+            help="A recipe by name; + adds augmentations: knn+gandalf. auto chooses one within --budget. "
+            "That of --continue-from if none."
+        ),
     ] = None,
     *,
     data: Data,
@@ -85,6 +93,9 @@ def train(
         float | None,
         typer.Option(help="Keep this share of the points out of training and evaluate on them: 0.1.", callback=_share),
     ] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="The time that auto has for trials and fit together: 60s, 2m, 1h.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the estimated memory, time and disk, and stop.")
     ] = False,
@@ -94,32 +105,32 @@ def train(
     source: Source,
 ) -> None:
     """Fit a recipe to a data set and write the model folder."""
+    from longtail.auto.portfolio import Auto
     from longtail.continuing import continued_points
     from longtail.folder import answers_by, read_config
     from longtail.index import Index
-    from longtail.pipeline import estimate, evaluate, fit, need_memory
+    from longtail.pipeline import evaluate, fit
     from longtail.training.scratch import begin, training
 
+    began = time.monotonic()
     before = None if continue_from is None else Index.load(continue_from, verify=True)
     more = [f"{name}={value}" for name, value in (("seed", seed), ("ensemble", ensemble)) if value is not None]
-    settings = with_settings(_start(recipe, published, before), [*(set_ or []), *more])
-    settings.check()
+    settings = _asked(recipe, published, budget, before, [*(set_ or []), *more])
     scratch = out.with_name(out.name + ".unfinished")
     with nullcontext() if dry_run else training(out, scratch, force=force):
         loaded = source.load(data, summary=True)
         points, heldout = (loaded.train, None) if holdout is None else loaded.train.divide(holdout, seed=settings.seed)
         grown = None if before is None else replace(before.model, labels=before.labels)
         whole = points if grown is None else continued_points(grown, points)
-        needs = estimate(settings, whole)
+        if isinstance(settings, Auto):
+            settings = replace(settings, spent=time.monotonic() - began)
         if dry_run:
-            bytes_ = {"memory_bytes": needs.memory_bytes, "disk_bytes": needs.disk_bytes}
-            emit(bytes_ | {"seconds": round(needs.seconds, 1)}) if json else typer.echo(in_words(needs))
+            _show_needs(settings, whole, json=json)
             return
         earlier = None if continue_from is None else answers_by(read_config(continue_from))
         if begin(scratch, {"recipe": settings.dump(), "data": whole.fingerprint, "earlier": earlier, "force": force}):
             say(f"continuing the unfinished run in {scratch}")
-        need_memory(needs)
-        say(in_words(needs))
+        _check_needs(settings, whole)
         sizes = f"{counted(len(whole), 'point')} and {counted(len(whole.labels), 'label')}"
         with continues(scratch), progress(f"fitting {settings.name} to {sizes}") as step:
             model = fit(settings, points, scratch=scratch, progress=step, continue_from=grown)
@@ -127,7 +138,7 @@ def train(
             measured = heldout if heldout is not None else loaded.splits.get("validation")
             if measured is not None:
                 model = model.kept(evaluate(model, measured).to_dict())
-        _say_trained(settings, model)
+        _say_trained(settings, model, table=not json)
         model.save(out, force=force, log=scratch / "log.csv")
         if heldout is not None:
             figures = ", ".join(f"{name} {model.metrics[name]:.2f}" for name in ("P@1", "P@3", "P@5", "R@5", "PSP@5"))
@@ -139,16 +150,61 @@ def train(
             Index.load(out).remove(sorted(before.removed))
     say(f"wrote {out}")
     if json:
-        emit({"run": str(out), "points": model.points, "labels": len(model.labels), "done": model.facts()["done"]})
+        facts = {name: value for name, value in model.facts().items() if name in ("done", "trials")}
+        emit({"run": str(out), "points": model.points, "labels": len(model.labels), **facts})
     if model.vectors is not None and len(model.labels) > MANY:
         say(f"`longtail index {out}` makes single predictions quick")
 
 
-def _say_trained(recipe: Recipe, model: Model) -> None:
-    """Say what each stage did, and whether it is used."""
+def _asked(
+    recipe: str | None, published: str | None, budget: str | None, before: Index | None, settings: Sequence[str]
+) -> Recipe | Auto:
+    """Read which recipe is asked for, or that it is to be chosen."""
+    if recipe == "auto":
+        if before is not None:
+            raise RecipeError("auto begins anew; leave --continue-from out, or name a recipe")
+        return auto.asked(budget, published, settings)
+    if budget is not None:
+        raise RecipeError(f"--budget is for auto; {recipe or 'a recipe'} takes the time that it takes")
+    settled = with_settings(_start(recipe, published, before), settings)
+    settled.check()
+    return settled
+
+
+def _show_needs(settings: Recipe | Auto, points: Split, *, json: bool) -> None:
+    """Print what a run will probably need."""
+    from longtail.auto.portfolio import Auto
+    from longtail.pipeline import estimate
+
+    if isinstance(settings, Auto):
+        auto.show_plan(settings, points, json=json)
+        return
+    needs = estimate(settings, points)
+    bytes_ = {"memory_bytes": needs.memory_bytes, "disk_bytes": needs.disk_bytes}
+    emit(bytes_ | {"seconds": round(needs.seconds, 1)}) if json else typer.echo(in_words(needs))
+
+
+def _check_needs(settings: Recipe | Auto, points: Split) -> None:
+    """Say what a run will probably need, and refuse what the memory cannot hold."""
+    from longtail.auto.portfolio import Auto
+    from longtail.pipeline import estimate, need_memory
+
+    if isinstance(settings, Auto):
+        say(f"trials and fit within {duration(settings.budget)}")
+        return
+    need_memory(needs := estimate(settings, points))
+    say(in_words(needs))
+
+
+def _say_trained(settings: Recipe | Auto, model: Model, *, table: bool) -> None:
+    """Say what each stage did, and whether it is used; print what was tried."""
+    from longtail.recipe import Recipe
+
+    if model.trials and table:
+        auto.show_choice(model)
     for stage in model.done:
         say(f"trained {stage}")
-    if recipe.trains and model.vectors is None:
+    if isinstance(settings, Recipe) and settings.trains and model.vectors is None:
         say("what was trained got no weight on held-out points and is left out; the voices by words are kept")
 
 

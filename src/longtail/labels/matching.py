@@ -112,6 +112,48 @@ def _resized(matrix: sp.csr_array, rows: int, columns: int) -> sp.csr_array:
     return sp.csr_array((matrix.data, matrix.indices, starts), shape=(rows, columns))
 
 
+def narrowed(train: Split, validation: Split) -> tuple[Split, Split]:
+    """Leave out the labels that no training point has, and the validation points that keep none: a small data set.
+
+    >>> from longtail.data.dataset import from_rows
+    >>> rows = {"train": (["a"], [[1]]), "test": (["b", "c"], [[0, 1], [0]])}
+    >>> data = from_rows(rows, label_texts=["cat", "dog"])
+    >>> small, others = narrowed(data.train, data.test)
+    >>> small.labels.texts.tolist(), others.texts.tolist(), others.targets.indices.tolist()
+    (['dog'], ['b'], [0])
+    """
+    used = np.flatnonzero(np.bincount(train.targets.indices, minlength=len(train.labels)))
+    places = np.full(len(train.labels), -1, np.int64)
+    places[used] = np.arange(len(used))
+    labels = _chosen(train.labels, used, places)
+    first, second = (
+        replace(
+            split,
+            labels=labels,
+            targets=_renumbered(split.targets, places, len(used)),
+            excluded=_renumbered(split.excluded, places, len(used)),
+            source=None,
+        )
+        for split in (train, validation)
+    )
+    return first, second.take(np.flatnonzero(np.diff(second.targets.indptr)))
+
+
+def _chosen(labels: Labels, used: NDArray[np.int64], places: NDArray[np.int64]) -> Labels:
+    """Take some labels, ascending, with the other texts that they have; `places` are their new numbers."""
+    others = labels.alternatives_of
+    rows = np.zeros(0, np.int64) if others is None else np.flatnonzero(places[others.indices] >= 0)
+    return Labels(
+        len(used),
+        None if labels.texts is None else labels.texts.take(used),
+        None if labels.ids is None else labels.ids.take(used),
+        None if labels.features is None else labels.features[used],
+        None if labels.alternatives is None else labels.alternatives.take(rows),
+        None if others is None else _renumbered(others[rows], places, len(used)),
+        None if labels.broader is None else _renumbered(labels.broader[used], places, len(used)),
+    )
+
+
 def padded(frequencies: NDArray[np.int64], labels: Labels) -> NDArray[np.int64]:
     """Give unknown labels no training points."""
     return np.pad(frequencies, (0, len(labels) - len(frequencies)))

@@ -275,6 +275,10 @@ class Stage(Part):
         """Return the same stage with a share of its steps, to choose by."""
         return self
 
+    def for_share(self, share: float) -> Self:
+        """Return the same stage for a share of the points: as many epochs, and fewer steps at least."""
+        return self
+
     def refits(self, points: int) -> bool:
         """Return whether so few points are trained on again, all of them, once everything is chosen."""
         return False

@@ -66,7 +66,11 @@ class LoopSettings(Part):
     def shortened(self, share: float) -> Self:
         """Return the same settings with a share of the steps, to choose by."""
         fewer = replaced(self, "epochs", max(1, round(share * self.epochs)))
-        return replaced(fewer, "min_steps", round(share * self.min_steps))
+        return fewer.for_share(share)
+
+    def for_share(self, share: float) -> Self:
+        """Return the same settings for a share of the points: as many epochs, and fewer steps at least."""
+        return replaced(self, "min_steps", round(share * self.min_steps))
 
 
 @record
@@ -82,3 +86,7 @@ class LoopStage(Stage):
     def shortened(self, share: float) -> Self:
         """Return the same stage with a share of its steps."""
         return replaced(self, "training", self.training.shortened(share))
+
+    def for_share(self, share: float) -> Self:
+        """Return the same stage for a share of the points."""
+        return replaced(self, "training", self.training.for_share(share))

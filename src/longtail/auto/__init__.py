@@ -1,0 +1,1 @@
+"""DATA + BUDGET → RECIPE: which one is worth a fit, by short trials."""
