@@ -131,7 +131,7 @@ def fitted(recipe: Recipe, data: Dataset, scratch: Path) -> Line:
     began = time.perf_counter()
     model = fit(recipe, data.train, scratch=scratch)
     seconds = time.perf_counter() - began
-    kept, _ = _held_out(recipe, data.train)
+    kept, _ = _held_out(recipe, data.train, doubts=False)
     seen = data.train if kept is None else kept
     some = seen.take(np.sort(np.random.default_rng(0).permutation(len(seen))[:TRAIN_POINTS]))
     values = {"train P@1": 100 * precision(model.predict_split(some).labels, some.targets, (1,))[1]}
