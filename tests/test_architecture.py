@@ -115,6 +115,7 @@ INSIDE = {
         "messages",
         "access",
         "access_log",
+        "feedback",
         "schemas",
         "openapi",
         "gauges",

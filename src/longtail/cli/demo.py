@@ -36,7 +36,7 @@ def demo(
     if serve:
         from longtail.cli.serve import serve as serve_models
 
-        serve_models(out / "frugal", out / "frugal-plain", port=port)
+        serve_models([out / "frugal", out / "frugal-plain"], port=port)
 
 
 def _demo(out: Path, k: int) -> None:
