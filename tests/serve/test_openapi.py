@@ -55,6 +55,7 @@ def test_the_document_names_every_path(client):
         ("/v1/labels/undo", "post"),
         ("/v1/labels/{label}", "get"),
         ("/v1/labels/{label}", "delete"),
+        ("/v1/feedback", "post"),
         ("/v1/model", "get"),
         ("/healthz", "get"),
         ("/readyz", "get"),

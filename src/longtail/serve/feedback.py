@@ -1,6 +1,6 @@
 """JUDGEMENTS → LINES: what people say of predictions, one JSON object each, in a file that only grows.
 
-A line has the text, the label (id, text, and raw id where there is one), whether the text has it, the model and the time.
+A line has the text, the label (text, id, and raw id where there is one), whether the text has it, model and time.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ function snippet(name, text) {
   return make(
     "section",
     {},
-    make("header", {}, make("h3", { text: name }), button(`Copy ${name}`, (element) => copy(text, element))),
+    make("header", {}, make("h2", { text: name }), button(`Copy ${name}`, (element) => copy(text, element))),
     make("pre", { tabindex: "0", "aria-label": name, text }),
   );
 }
