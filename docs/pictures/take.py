@@ -18,7 +18,7 @@ from playwright.sync_api import Page, sync_playwright
 HERE = Path(__file__).resolve().parent
 PORT, WAIT = 8765, 120_000
 TEXT = "position of an element"
-BOTH = ("compare", 1120, "light"), ("details-dark", 1280, "dark"), ("phone", 390, "light")
+BOTH = ("compare", 1120, "light"), ("dark", 1280, "dark"), ("phone", 390, "light")
 MANY = ["position of an element", "fetch json from a server", "CSS grid layout", "regular expression for digits", "zzz"]
 
 
@@ -60,6 +60,7 @@ def main(first: str, second: str) -> None:
 def save(page: Page, name: str) -> None:
     """Take a picture when everything stands still."""
     page.evaluate("document.activeElement.blur()")
+    page.mouse.move(0, 0)
     page.wait_for_timeout(500)
     page.screenshot(path=HERE / f"page-{name}.png")
 

@@ -26,9 +26,9 @@ schema = schemathesis.openapi.from_dict(app.openapi(), config=schemathesis.Confi
 
 
 @pytest.fixture
-def fresh(start):
+def fresh(start, tmp_path):
     """A service of its own for each operation: the thousands of labels that one adds would slow the double down."""
-    return start(Double("animals", ANIMALS))
+    return start(Double("animals", ANIMALS), feedback=tmp_path / "feedback.jsonl")
 
 
 @schema.parametrize()

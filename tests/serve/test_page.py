@@ -188,6 +188,15 @@ def test_neighbours_and_examples_can_be_followed(visit):
     page.click("#details .link >> text=an example of old dog")
     page.wait_for_selector("text=Best: old dog")
     assert page.input_value("#query") == "an example of old dog"
+    assert page.evaluate("document.activeElement.id") == "query"
+    page.click(".row-label .label")
+    page.wait_for_selector("#details h3")
+    page.focus("#query")
+    page.keyboard.press("End")
+    page.keyboard.type(" and a wild fox")  # closes the sheet, and is not interrupted
+    page.wait_for_selector("#details", state="hidden")
+    assert page.input_value("#query") == "an example of old dog and a wild fox"
+    assert page.evaluate("document.activeElement.id") == "query"
 
 
 def test_an_address_brings_back_text_label_and_view(visit):
@@ -383,7 +392,7 @@ def test_narrow_screens_have_no_sideways_scrolling(visit):
     for tab in ("#tab-table", "#tab-labels"):
         page.click(tab)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    page.goto(f"{page.client.base_url}docs")
+    page.goto(f"{page.client.base_url}/docs")
     page.wait_for_selector(".path")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
@@ -452,6 +461,6 @@ def test_nothing_keeps_anybody_out(visit, axe, tmp_path, scheme, width):
     page.wait_for_selector("#sheet tr")
     found += violations(page, axe)
     found += violations(labels_tab(page), axe)
-    page.goto(f"{page.client.base_url}docs")
+    page.goto(f"{page.client.base_url}/docs")
     page.wait_for_selector(".path")
     assert found + violations(page, axe) == []

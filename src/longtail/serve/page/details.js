@@ -13,13 +13,14 @@ export function whenChanged(work) {
   changed = work;
 }
 
-export function close() {
+// Whoever types on keeps the focus; else it goes back to where the sheet was opened.
+export function close({ back = true } = {}) {
   if (sheet.hidden) return false;
   sheet.hidden = true;
   document.body.classList.remove("beside");
   opened = null;
   opener?.setAttribute("aria-expanded", "false");
-  opener?.focus();
+  if (back) opener?.focus();
   opener = null;
   changed(null);
   return true;
@@ -67,7 +68,7 @@ export async function open({ id, text, model, query, from, use, cells = [], expl
   const request = (opened = { id, model });
   const title = make("h2", { id: "details-title", text: text ?? "…" });
   const facts = make("div", { class: "facts", text: "…" });
-  sheet.replaceChildren(make("header", {}, title, button("Close", close, { class: "close" })), facts);
+  sheet.replaceChildren(make("header", {}, title, button("Close", () => close(), { class: "close" })), facts);
   sheet.hidden = false;
   document.body.classList.add("beside");
   sheet.scrollTop = 0;

@@ -66,7 +66,7 @@ async function predict({ keep = false } = {}) {
   running?.abort();
   clearTimeout(timer);
   const text = query.value;
-  if (!keep) close();
+  if (!keep) close({ back: false });
   render();
   address();
   document.getElementById("welcome").hidden = Boolean(text.trim());

@@ -5,9 +5,11 @@ import { ask, button, draw, make, percent, rounded } from "./service.js";
 
 const THUMB = "M3 10h4v11H3zM9 20V10l4-8c1.8 0 2.6 1.3 2.3 2.9L14.6 8.5H20a2 2 0 0 1 2 2.3l-1.2 7.5a2 2 0 0 1-2 1.7z";
 
-// Join the answers of several models: a label is the same where its text is. Labels stand by their places in all of them.
+// Join the answers of several models: a label is the same where its text is. Labels stand by their mean probability, or
+// by their places where a model has none.
 export function join(answers) {
   const rows = new Map();
+  const probable = answers.every(({ info }) => info.probabilities);
   answers.forEach(({ labels }, column) => {
     const seen = new Map(); // two labels of a model may have the same text
     labels.forEach((label, place) => {
@@ -17,7 +19,7 @@ export function join(answers) {
       if (!rows.has(name)) rows.set(name, { text: label.text, cells: answers.map(() => null), worth: 0 });
       const row = rows.get(name);
       row.cells[column] = { ...label, place };
-      row.worth += 1 / (place + 1);
+      row.worth += probable ? label.score : 1 / (place + 1);
     });
   });
   return [...rows.values()].sort((one, other) => other.worth - one.worth);
