@@ -120,6 +120,7 @@ INSIDE = {
         "held",
         "access",
         "access_log",
+        "feedback",
         "schemas",
         "openapi",
         "gauges",

@@ -25,12 +25,13 @@ def test_the_report_shows_what_the_terminal_shows(tmp_path):
     results = {"knn": result, "frugal-plain": result, "frugal": result}
     report = Report(
         title="t", about="a", comparison=Comparison(results), frequencies=model.frequencies, predictions=predictions,
-        series={"without Gandalf": "frugal-plain", "with Gandalf": "frugal"}, curves={"without Gandalf": [2.0, 1.0]},
+        series=("frugal-plain", "frugal"), curves={"frugal-plain": [2.0, 1.0]},
     )  # fmt: skip
     report.write(tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert text.count("<svg") == 3
     assert "&lt;b&gt;fox&lt;/b&gt; ✓" in text
     assert f"{result.values['PSP@5']:.2f}" in text
+    assert '<th scope="col">frugal-plain</th><th scope="col">frugal</th>' in text  # the names of the figures above
     replace(report, curves={}).write(tmp_path / "report.html")
     assert (tmp_path / "report.html").read_text().count("<svg") == 2

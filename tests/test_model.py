@@ -127,6 +127,7 @@ def test_an_evaluation_is_kept_with_the_folder(model, data, tmp_path):
     model.save(run)
     assert model.metrics == {} == Model.load(run).metrics
     assert "Not evaluated yet" in (run / "README.md").read_text()
+    assert {example["held_out"] for example in Index.load(run).describe()["examples"]} == {False}
     result = evaluate(model, data.train)
     keep_evaluation(run, model.facts(), result.to_dict())
     loaded = Model.load(run)  # every checksum is right
@@ -136,6 +137,12 @@ def test_an_evaluation_is_kept_with_the_folder(model, data, tmp_path):
     keep_evaluation(run, model.facts(), evaluate(model, data.train.named("test")).to_dict())
     assert [one["split"] for one in Model.load(run).evaluations] == ["train", "test"]
     about = Index.load(run).describe()
+    for example in about["examples"]:  # a few points to try it with
+        row = data.train.texts.tolist().index(example["text"])
+        assert [label["id"] for label in example["labels"]] == data.train.targets[[row]].indices.tolist()
+        assert example["labels"][0]["text"] == data.labels.texts[example["labels"][0]["id"]]
+        assert example["held_out"]
+    assert 0 < len(about["examples"]) <= 8
     assert about["metrics"]["P@1"] == loaded.metrics["P@1"]
     assert about["evaluated"]["split"] == "test"
     assert "| P | " in (run / "README.md").read_text()
@@ -188,10 +195,14 @@ def test_figures_of_an_earlier_version_are_read(model, tmp_path):
     run = tmp_path / "run"
     model.save(run)
     with changing(run) as config:
-        replace_files(run, config, {"metrics.json": json.dumps({"P@1": 50.0, "points": 3, "bins": []})})
+        odd = [7, {"text": "x", "labels": [-1, 10**9, "a", True]}, {"text": 1}]  # of a stranger
+        figures = {"P@1": 50.0, "points": 3, "bins": [], "examples": odd}
+        replace_files(run, config, {"metrics.json": json.dumps(figures)})
     loaded = Model.load(run)
     assert (loaded.metrics["P@1"], loaded.metrics["split"]) == (50.0, "validation")
-    assert Index.load(run).describe()["metrics"] == {"P@1": 50.0}
+    about = Index.load(run).describe()
+    assert about["metrics"] == {"P@1": 50.0}
+    assert about["examples"] == [{"text": "x", "labels": [], "held_out": True}]
 
 
 def test_a_folder_is_changed_by_one_at_a_time(model, data, tmp_path):

@@ -22,7 +22,7 @@ class Parser(HTMLParser):
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
         self.attributes += attrs
-        if tag not in ("meta", "path", "use", "rect", "stop", "image"):
+        if tag not in ("meta", "path", "use", "rect", "stop", "image", "wbr"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag, attrs):
@@ -74,6 +74,17 @@ def test_pictures_follow_the_theme(tmp_path):
     assert '<td class="number">60.00</td>' in text
     assert '<li class="right">&lt;img src=x onerror=alert(1)&gt; ✓</li>' in text
     assert "<title>" not in inlined("<?xml?><svg><metadata><title>x</title></metadata></svg>", "y")
+
+
+def test_tables_scroll_and_names_break(tmp_path):
+    page = Page("t")
+    page.table(("metric", "x"), [("pandas.core.frame", "numpy.mean")])
+    page.examples(("text", "model"), [("a.b", [[("scipy.stats.zscore", True)]])])
+    page.write(tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert text.count('<div class="wide" role="region" tabindex="0"') == text.count("<table") == 2
+    for name in ("pandas.<wbr>core.<wbr>frame", "numpy.<wbr>mean", "a.<wbr>b", "scipy.<wbr>stats.<wbr>zscore ✓"):
+        assert name in text
 
 
 def test_curves_come_from_logs(tmp_path):

@@ -49,6 +49,7 @@ class Evaluation:
     fingerprint: str = ""
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of 95 %, in percent
     reliability: Sequence[Any] = ()  # of probabilities: predicted, observed, count
+    examples: Sequence[Mapping[str, Any]] = ()  # a few points, texts and labels, to try a model with
 
     def to_dict(self) -> dict[str, Any]:
         """Return one JSON-able object: metrics at the top level, rounded to 4 decimals, then bins and settings."""
@@ -64,6 +65,8 @@ class Evaluation:
             out["intervals"] = {name: [round(low, 4), round(high, 4)] for name, (low, high) in self.intervals.items()}
         if self.reliability:
             out["reliability"] = [asdict(row) for row in self.reliability]
+        if self.examples:
+            out["examples"] = list(self.examples)
         return out
 
     def _tables(self) -> tuple[list[list[str]], list[list[str]]]:

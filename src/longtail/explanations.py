@@ -6,7 +6,7 @@ A word's share is what the score loses without it, scored anew: that works for e
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ from longtail.predictions import Predictor
 from longtail.probabilities import Probabilities
 from longtail.scorers.lexical import LABELS, POINTS, LexicalScorer
 from longtail.search.inverted import Inverted
+from longtail.types import LabelMatrix, Texts
 
 BINS = ("head", "torso", "tail")
 MOST_WORDS = 50  # of a long text that are tried
@@ -31,6 +32,7 @@ NEIGHBOURS = 10
 LOOKED = 2000  # points of a label that are compared with a text
 RANKED = 100  # labels among which an explained label is looked for
 CHECKED = 20  # points by which an index is known to hold the training texts
+DRAWN, LENGTH = 8, 100  # points to try a model with, and their characters at most
 
 Score = Callable[[str], float]
 
@@ -231,6 +233,21 @@ class Reasons:
         kept += [row for row in order if row not in carriers][: max(2, NEAR - len(kept))]
         return tuple(Point(examples.texts[row], round(real[row], 4), row in carriers) for row in kept)
 
+    def to_try(self, metrics: Mapping[str, Any], removed: Set[int]) -> list[dict[str, Any]]:
+        """List a few texts to try: points that the metrics were measured on, else training points; with labels."""
+        kept, held_out = metrics.get("examples"), metrics.get("split") != "train"
+        if not isinstance(kept, list):
+            trained, held_out = self.model.examples, False
+            kept = [] if trained is None else draw_examples(trained.texts, trained.targets, len(self.model.labels))
+        found = []
+        for one in kept:  # of a file, in which anything may stand
+            text, own = (one.get("text"), one.get("labels")) if isinstance(one, dict) else (None, None)
+            if isinstance(text, str) and isinstance(own, list):
+                known = [x for x in own if type(x) is int and 0 <= x < len(self.model.labels) and x not in removed]
+                labels = [{"id": label, "text": name_of(self.model.labels, label)} for label in known]
+                found.append({"text": text, "labels": labels, "held_out": held_out})
+        return found
+
     def near_labels(self, text: str, labels: Labels) -> tuple[Neighbour, ...]:
         """Find the label texts nearest to a text by words."""
         if self.near is None or labels.texts is None:
@@ -240,6 +257,18 @@ class Reasons:
             Neighbour(row, name_of(labels, row), round(value, 4))
             for row, value in zip(rows.tolist(), similar.tolist(), strict=True)
         )
+
+
+def draw_examples(texts: Texts | None, targets: LabelMatrix, labels: int) -> tuple[dict[str, Any], ...]:
+    """Draw a few short points with some of the first `labels` labels: whether they are predicted well or not."""
+    found: list[dict[str, Any]] = []
+    if texts is None:
+        return ()
+    for row in np.random.default_rng(7).permutation(len(texts))[: 20 * DRAWN].tolist():
+        own, text = [label for label in targets[[row]].indices.tolist() if label < labels], texts[row].strip()
+        if own and 0 < len(text) <= LENGTH and len(found) < DRAWN:
+            found.append({"text": text, "labels": own})
+    return tuple(found)
 
 
 def carried(text: str, score: Score) -> tuple[Word, ...]:

@@ -214,6 +214,7 @@ class Index:
             "index": None if self.served is None else asdict(self.served),
             "metrics": {name: value for name, value in model.metrics.items() if "@" in name},
             "evaluated": {name: model.metrics.get(name) for name in MEASURED} if model.metrics else None,
+            "examples": self._reasons.to_try(model.metrics, self.removed),
         }
 
     def label(self, label: int) -> dict[str, Any]:

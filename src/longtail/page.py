@@ -24,16 +24,18 @@ body { background: var(--paper); color: var(--text); font: 16px/1.5 system-ui, s
   max-width: 62rem; padding: 2rem 1rem 4rem; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem; } h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem; }
 p, figcaption, caption { color: var(--soft); } p { margin: .3rem 0; }
-.wide { overflow-x: auto; }
+.wide { overflow-x: auto; max-width: 100%; } .wide:focus-visible { outline: 2px solid var(--ink); }
 table { border-collapse: collapse; width: 100%; font-size: .92rem; }
 th, td { padding: .35rem .6rem; text-align: left; vertical-align: top; border-bottom: 1px solid var(--grid); }
-thead th { color: var(--soft); font-weight: 600; } tbody th { font-weight: 600; }
+thead th { color: var(--soft); font-weight: 600; } tbody th { font-weight: 600; overflow-wrap: break-word; }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .best { font-weight: 700; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)); gap: 1.2rem; }
 figure { margin: 0; } svg { width: 100%; height: auto; fill: currentColor; }
 .examples { table-layout: fixed; min-width: 38rem; overflow-wrap: anywhere; } .examples th:first-child { width: 26%; }
 mark { background: color-mix(in srgb, var(--second) calc(var(--share) * 60%), transparent); color: var(--text); }
+@media (max-width: 40rem) { body { padding: 1.2rem .8rem 3rem; } table { font-size: .85rem; }
+  th, td { padding: .3rem .5rem; } tbody th { max-width: 11rem; } .examples { min-width: 34rem; } }
 ol { margin: 0; padding-left: 1.3rem; } .right { color: var(--right); font-weight: 600; }
 """
 
@@ -71,12 +73,12 @@ class Page:
         }
         body = []
         for name, *cells in rows:
-            shown = [f'<th scope="row">{escape(str(name))}</th>']
+            shown = [f'<th scope="row">{breakable(str(name))}</th>']
             for place, cell in enumerate(cells, 1):
                 number = isinstance(cell, int | float)
                 kind = ("number best" if best.get(place) == cell else "number") if number else ""
                 text = f"{cell:.2f}" if isinstance(cell, float) else f"{cell:,}" if number else str(cell)
-                shown.append(f'<td class="{kind}">{escape(text)}</td>')
+                shown.append(f'<td class="{kind}">{breakable(text)}</td>')
             body.append(f"<tr>{''.join(shown)}</tr>")
         self._add_table(heads, body, number=bool(best))
 
@@ -84,10 +86,10 @@ class Page:
         """Add texts with lists of (label, is it right) beside them, one list for each head but the first."""
         body = []
         for text, lists in rows:
-            cells = [f'<th scope="row">{escape(text)}</th>']
+            cells = [f'<th scope="row">{breakable(text)}</th>']
             for labels in lists:
                 entries = [
-                    f'<li class="right">{escape(name)} ✓</li>' if right else f"<li>{escape(name)}</li>"
+                    f'<li class="right">{breakable(name)} ✓</li>' if right else f"<li>{breakable(name)}</li>"
                     for name, right in labels
                 ]
                 cells.append(f"<td><ol>{''.join(entries)}</ol></td>")
@@ -98,7 +100,8 @@ class Page:
         kinds = ["", *[' class="number"' if number else ""] * (len(heads) - 1)]
         cells = [f'<th scope="col"{kind}>{escape(head)}</th>' for kind, head in zip(kinds, heads, strict=True)]
         self.parts.append(
-            f'<div class="wide"><table class="{kind}"><thead><tr>{"".join(cells)}</tr></thead>'
+            f'<div class="wide" role="region" tabindex="0" aria-label="{escape(heads[0])}: a table">'
+            f'<table class="{kind}"><thead><tr>{"".join(cells)}</tr></thead>'
             f"<tbody>{''.join(body)}</tbody></table></div>"
         )
 
@@ -125,6 +128,15 @@ class Page:
         )
         with whole_file(path) as partial:
             partial.write_text(text, encoding="utf-8")
+
+
+def breakable(name: str) -> str:
+    """Escape a text in which a line may end behind the dots of a name.
+
+    >>> breakable("a.b <c> 1.5")
+    'a.<wbr>b &lt;c&gt; 1.5'
+    """
+    return re.sub(r"(?<=\w)\.(?=[^\W\d])", ".<wbr>", escape(name))
 
 
 def inlined(svg: str, title: str) -> str:

@@ -21,6 +21,7 @@ from longtail.data.dataset import Dataset, Split, chosen_split, from_rows
 from longtail.data.tokens import WORD, Words
 from longtail.errors import BadArgument, DataError, ResourceError
 from longtail.evaluation import Evaluation
+from longtail.explanations import draw_examples
 from longtail.labels.matching import match_labels, padded, same_labels
 from longtail.labels.propensity import Propensity, frequencies
 from longtail.limits import address_space, cgroup
@@ -295,6 +296,7 @@ def _evaluated(
     return top, replace(
         measured, dataset=split.dataset, split=split.name, fingerprint=split.fingerprint,
         intervals=intervals(top, split.targets, inverse, ks), reliability=tuple(rows),
+        examples=draw_examples(split.texts, split.targets, len(model.labels)),
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BLOCKS = "▁▂▃▄▅▆▇█"
+FEW = 30  # cases below which a point of a reliability curve says little
 INK, SECOND, QUIET, GRID = "#1f5a96", "#c8553d", "#8a8f98", "#e6e8eb"
 
 
@@ -101,17 +102,25 @@ def draw_reliability(
 ) -> None:
     """Draw predicted against observed relevance for each table; the area of a point is the number of pairs.
 
-    `across` and `up` name the axes, if they are not those of Gandalf's calibration.
+    A point of fewer than `FEW` is grey and has its number beside it. `across` and `up` name the axes, if they are not
+    those of Gandalf's calibration.
     """
     with picture(path, title, size=(5.6, 5.0)) as axes:
         axes.plot([0, 1], [0, 1], color=QUIET, linewidth=1, linestyle="--", label="as promised")
         for colour, (name, rows) in zip((SECOND, INK), tables.items(), strict=False):
             predicted, observed = [row.predicted for row in rows], [row.observed for row in rows]
             largest = max((row.count for row in rows), default=1)
-            axes.plot(predicted, observed, color=colour, linewidth=1.5, label=literal(name))
-            axes.scatter(
-                predicted, observed, s=[12 + 140 * row.count / largest for row in rows], color=colour, alpha=0.8
-            )
+            axes.plot(predicted, observed, color=QUIET, linewidth=1)
+            enough = [row for row in rows if row.count >= FEW]
+            line = [row.predicted for row in enough], [row.observed for row in enough]
+            axes.plot(*line, color=colour, linewidth=1.5, label=literal(name))
+            colours = [QUIET if row.count < FEW else colour for row in rows]
+            areas = [12 + 140 * row.count / largest for row in rows]
+            axes.scatter(predicted, observed, s=areas, color=colours, alpha=0.8, zorder=3)
+            for row in rows:
+                if row.count < FEW:
+                    where = (row.predicted, row.observed)
+                    axes.annotate(f"{row.count:,}", where, (5, -3), textcoords="offset points", color=QUIET, fontsize=8)
         axes.set_xlim(0, 1.05)
         axes.set_ylim(0, 1.05)
         axes.set_xlabel(across or "soft target of a pair of labels")

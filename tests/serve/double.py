@@ -20,8 +20,9 @@ def words(text):
 class Double:
     """Scores a label by the share of its words that the text contains."""
 
-    def __init__(self, name, texts, frequencies=None):
-        self.name = name
+    def __init__(self, name, texts, frequencies=None, *, probable=False, examples=()):
+        self.name, self.probable = name, probable
+        self.examples = examples  # (text, labels) to try
         self.labels = Labels(len(texts), Texts(texts))
         self.frequencies = np.asarray(frequencies if frequencies is not None else range(len(texts))[::-1])
         self.removed: set[int] = set()
@@ -42,7 +43,7 @@ class Double:
         return cls(lines[0], lines[1:])
 
     def predict(self, texts, k=5, *, threshold=None, allow=None, deny=None, probabilities=False):
-        if probabilities:
+        if probabilities and not self.probable:
             raise DataError("scores are not probabilities", remedy="train a recipe that holds points out")
         self.calls.append(len(texts))
         if self.gate is not None:
@@ -71,7 +72,21 @@ class Double:
         return {"label": label, "words": [{"word": word, "weight": 1.0} for word in shared]}
 
     def describe(self):
-        return {"recipe": "double", "labels": len(self.labels), "metrics": {"P@1": np.float32(0.5)}}
+        return {
+            "recipe": "double",
+            "labels": len(self.labels),
+            "metrics": {"P@1": np.float32(0.5)},
+            "probabilities": self.probable,
+            "thresholds": self.probable,
+            "examples": [
+                {
+                    "text": text,
+                    "labels": [{"id": label, "text": self.labels.texts[label]} for label in own],
+                    "held_out": True,
+                }
+                for text, own in self.examples
+            ],
+        }
 
     def label(self, label):
         near = [other for other in range(len(self.labels)) if other != label][:3]

@@ -26,9 +26,9 @@ schema = schemathesis.openapi.from_dict(app.openapi(), config=schemathesis.Confi
 
 
 @pytest.fixture
-def fresh(start):
+def fresh(start, tmp_path):
     """A service of its own for each operation: the thousands of labels that one adds would slow the double down."""
-    return start(Double("animals", ANIMALS))
+    return start(Double("animals", ANIMALS), feedback=tmp_path / "feedback.jsonl")
 
 
 @schema.parametrize()
@@ -55,6 +55,7 @@ def test_the_document_names_every_path(client):
         ("/v1/labels/undo", "post"),
         ("/v1/labels/{label}", "get"),
         ("/v1/labels/{label}", "delete"),
+        ("/v1/feedback", "post"),
         ("/v1/model", "get"),
         ("/healthz", "get"),
         ("/readyz", "get"),

@@ -36,7 +36,7 @@ def demo(
     if serve:
         from longtail.cli.serve import serve as serve_models
 
-        serve_models(out / "frugal", out / "frugal-plain", port=port)
+        serve_models([out / "frugal", out / "frugal-plain"], port=port)
 
 
 def _demo(out: Path, k: int) -> None:
@@ -70,8 +70,8 @@ def _demo(out: Path, k: int) -> None:
     ]
     note = f"frugal-plain is frugal without Gandalf. head, torso, tail: {BINS}."
     table("See Also of Python objects", heads, rows, note=note)
-    pair = {"without Gandalf": "frugal-plain", "with Gandalf": "frugal"}
-    shown = {title: models[name] for title, name in pair.items()}
+    pair = ("frugal-plain", "frugal")
+    shown = {name: models[name] for name in pair}
     predictions = examples(shown, data.test, k, ids=True)
     _print_examples(predictions, list(pair))
     report = Report(
@@ -82,7 +82,7 @@ def _demo(out: Path, k: int) -> None:
         comparison=Comparison(results),
         frequencies=models["frugal"].frequencies,
         series=pair,
-        curves={title: losses[name] for title, name in pair.items() if losses[name]},
+        curves={name: losses[name] for name in pair if losses[name]},
         predictions=predictions,
         note="frugal-plain is frugal without Gandalf.",
         gains="Who gains from Gandalf",

@@ -68,7 +68,7 @@ def report(
         ),
         comparison=comparison,
         frequencies=first.frequencies,
-        series={name: name for name in shown},
+        series=tuple(shown),
         curves={name: curve for name, curve in curves.items() if curve},
         trials={name: model.trials for name, model in models.items() if model.trials},
         predictions=predictions,
@@ -119,7 +119,7 @@ class Report:
     about: str
     comparison: Comparison
     frequencies: Any  # (L,) training points of each label
-    series: Mapping[str, str]  # the names of pictures and examples, and which models they are
+    series: Sequence[str]  # the models of pictures and examples
     curves: Mapping[str, Sequence[float]] = field(default_factory=dict)
     trials: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what `auto` tried for each model
     predictions: Examples = field(default_factory=list)
@@ -184,11 +184,11 @@ class Report:
 
     def _drawings(self) -> Drawings:
         """Name the pictures by their captions."""
-        from longtail.report import draw_curves, draw_frequencies, draw_groups, draw_pareto
+        from longtail.report import FEW, draw_curves, draw_frequencies, draw_groups, draw_pareto
 
-        shown = {title: self.comparison.evaluations[name] for title, name in self.series.items()}
+        shown = {name: self.comparison.evaluations[name] for name in self.series}
         groups = [f"{part.name}\n{part.labels:,} labels" for part in list(shown.values())[-1].bins]
-        series = {title: recalls(one) for title, one in shown.items()}
+        series = {name: recalls(one) for name, one in shown.items()}
         drawings: Drawings = {
             f"Head, torso and tail hold about equally many pairs: {BINS}.": partial(
                 draw_groups, groups, series, title=self.gains, unit="recall at 5, %"
@@ -203,10 +203,13 @@ class Report:
             if points := last_trials(found):
                 caption = f"What was tried for {name}, on {found['held_out']:,} held-out points; the last round."
                 drawings[caption] = partial(draw_pareto, points, found["chosen"], title="Quality and time")
-        for title, one in shown.items():
+        for name, one in shown.items():
             if one.reliability:
-                caption = f"Probabilities of {title}: of the labels that got one, how many were right."
-                drawings[caption] = partial(draw_calibration, one, title=f"Calibration of {title}")
+                caption = (
+                    f"Probabilities of {name}: of the labels that got one, how many were right. Grey points stand for "
+                    f"fewer than {FEW} predictions, whose number is beside them."
+                )
+                drawings[caption] = partial(draw_calibration, one, title=f"Calibration of {name}")
         return drawings
 
 

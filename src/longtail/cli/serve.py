@@ -22,8 +22,9 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
-    run: Annotated[Path, typer.Argument(help="A model folder that `longtail train` wrote.")],
-    other: Annotated[Path | None, typer.Argument(help="A second model, to compare side by side.")] = None,
+    runs: Annotated[
+        list[Path], typer.Argument(help="Model folders that `longtail train` wrote; several stand beside each other.")
+    ],
     *,
     host: Annotated[
         str, typer.Option(help="The address to listen at; one that others can reach needs --api-key.")
@@ -50,6 +51,10 @@ def serve(
         Path | None, typer.Option(help="Append a JSON line for each request, without texts; - is standard error.")
     ] = None,
     trusted_keys: Trusted = None,
+    feedback: Annotated[
+        Path | None,
+        typer.Option(help="Append a JSON line when somebody says on the page that a label is right or wrong."),
+    ] = None,
 ) -> None:
     """Serve predictions over HTTP, with a web page to try the model; Ctrl-C stops, SIGHUP reloads the model."""
     for package in PACKAGES:
@@ -61,17 +66,17 @@ def serve(
     from longtail.signatures import trusted_keys as read_keys
 
     configure_logging()
-    runs = (run,) if other is None else (run, other)
     settings = Settings(
-        runs, host=host, port=port, workers=workers, api_key=api_key, insecure=insecure, public=public,
-        access_log=access_log, trusted=() if trusted_keys is None else read_keys(trusted_keys),
+        tuple(runs), host=host, port=port, workers=workers, api_key=api_key, insecure=insecure, public=public,
+        access_log=access_log, feedback=feedback,
+        trusted=() if trusted_keys is None else read_keys(trusted_keys),
     )  # fmt: skip
     listener = listen(settings)
     address = f"[{host.strip('[]')}]" if ":" in host else host
     url = f"http://{address}:{listener.getsockname()[1]}"
     if insecure and not api_key:
         say("without a key: everybody who reaches this address may ask, and change labels")
-    models = " and ".join(str(folder) for folder in runs)
+    models = ", ".join(str(folder) for folder in runs)
     code = run_service(settings, listener, started=lambda: say(f"serving {models} at {url} (Ctrl-C stops)"))
     if code:
         sys.exit(code)

@@ -21,6 +21,7 @@ from longtail import __version__
 from longtail.serve.access import Access
 from longtail.serve.access_log import AccessLog
 from longtail.serve.batching import Batcher
+from longtail.serve.feedback import Feedback
 from longtail.serve.gauges import Gauges
 from longtail.serve.messages import SAFE_HEADERS, HTTPError, Receive, Scope, Send, error_answer
 from longtail.serve.openapi import document
@@ -32,13 +33,12 @@ from longtail.serve.settings import Settings
 GUARDED = ("/metrics", "/openapi.json")  # these tell what the service is asked, and what it can do
 MAX_PATH = 200  # characters; the paths of the service are short
 PAGE = Path(__file__).parent / "page"
+KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+HTML = "text/html; charset=utf-8"
 FILES = {  # path → file, content type
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/page/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page/page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "/page/details.js": ("details.js", "text/javascript; charset=utf-8"),
-    "/page/service.js": ("service.js", "text/javascript; charset=utf-8"),
-    "/page/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/": ("index.html", HTML),
+    "/docs": ("docs.html", HTML),
+    **{f"/page/{file.name}": (file.name, KINDS[file.suffix]) for file in PAGE.iterdir() if file.suffix in KINDS},
 }
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
@@ -76,12 +76,13 @@ class Service:
         self.access = Access(settings)
         self.log = None if settings.access_log is None else AccessLog(settings.access_log)
         self.batcher = Batcher(registry, settings.limits, gauges)
-        self.routes = Routes(registry, self.batcher, self.access, settings.limits)
+        feedback = None if settings.feedback is None else Feedback(settings.feedback)
+        self.routes = Routes(registry, self.batcher, self.access, settings.limits, feedback)
         self.app = FastAPI(
             title="longtail",
             version=__version__,
             summary="The best few of up to millions of labels for a short text.",
-            docs_url=None,  # FastAPI's own pages load scripts from other servers
+            docs_url=None,  # FastAPI's own pages load scripts from other servers; ours is page/docs.html
             redoc_url=None,
             lifespan=self._lifespan,
             redirect_slashes=False,
@@ -175,5 +176,5 @@ def _route(path: str) -> str:
     """
     if path.startswith("/v1/"):
         kind = "/".join(path.split("/")[:3])
-        return kind if kind in ("/v1/predict", "/v1/explain", "/v1/labels", "/v1/model") else "other"
+        return kind if kind in ("/v1/predict", "/v1/explain", "/v1/labels", "/v1/model", "/v1/feedback") else "other"
     return path if path in FILES or path in ("/healthz", "/readyz", "/metrics", "/openapi.json") else "other"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from itertools import islice
@@ -14,6 +15,7 @@ from fastapi.responses import Response
 from longtail.errors import DataError
 from longtail.serve.access import Access
 from longtail.serve.batching import Batcher, Options
+from longtail.serve.feedback import Feedback
 from longtail.serve.messages import (
     Answer,
     HTTPError,
@@ -34,6 +36,7 @@ from longtail.serve.schemas import (
     AddRequest,
     Details,
     ExplainRequest,
+    FeedbackRequest,
     LabelsAnswer,
     PredictAnswer,
     PredictRequest,
@@ -53,8 +56,11 @@ DEFAULT_LIMIT = 50  # labels that a search returns by default
 class Routes:
     """The handlers, independent of FastAPI."""
 
-    def __init__(self, registry: Registry, batcher: Batcher, access: Access, limits: Limits) -> None:
+    def __init__(
+        self, registry: Registry, batcher: Batcher, access: Access, limits: Limits, feedback: Feedback | None = None
+    ) -> None:
         self.registry, self.batcher, self.access, self.limits = registry, batcher, access, limits
+        self.feedback = feedback
 
     async def body(self, schema: type[Schema], scope: Scope, receive: Receive) -> Schema:
         """Read and validate a body."""
@@ -172,12 +178,24 @@ class Routes:
 
         return Answer(encode(await self.batcher.call(task)))
 
+    async def judge(self, scope: Scope, receive: Receive) -> Answer:
+        """Note whether a text has a label: one line of the feedback file."""
+        self.access.check_change(scope)
+        if self.feedback is None:
+            raise HTTPError(404, "feedback is not kept here; start the service with --feedback FILE")
+        request = await self.body(FeedbackRequest, scope, receive)
+        model, feedback = self.registry.find(request.model), self.feedback
+        entry = await self.batcher.call(lambda: model.entry(model.index, _existing(model.index, request.label)))
+        await asyncio.to_thread(feedback.note, request.text, entry, model.name, good=request.good)
+        return Answer(encode({"status": "noted"}))
+
     async def model(self, scope: Scope, receive: Receive) -> Answer:
         """Describe a model, and list the names of all models."""
         model = self.registry.find(_query(scope, "model").get("model"))
 
         def task() -> dict[str, Any]:
-            return {**model.index.describe(), "name": model.name, "models": list(self.registry.models)}
+            served = {"name": model.name, "models": list(self.registry.models), "feedback": self.feedback is not None}
+            return {**model.index.describe(), **served}
 
         return Answer(encode(await self.batcher.call(task)))
 
@@ -261,6 +279,7 @@ def register(app: FastAPI, routes: Routes) -> None:
         ("POST", "/v1/labels/undo", routes.undo, documented(LabelsAnswer, WRITE_ERRORS, body=UndoRequest)),
         ("GET", "/v1/labels/{label:int}", routes.label, documented(Details, READ_ERRORS, parameters=single)),
         ("DELETE", "/v1/labels/{label:int}", routes.remove, documented(LabelsAnswer, WRITE_ERRORS, parameters=single)),
+        ("POST", "/v1/feedback", routes.judge, documented(State, WRITE_ERRORS, body=FeedbackRequest)),
         ("GET", "/v1/model", routes.model, documented(Details, READ_ERRORS, parameters=(MODEL,))),
         ("GET", "/healthz", routes.healthy, documented(State)),
         ("GET", "/readyz", routes.ready, documented(State, (503,))),

@@ -148,6 +148,14 @@ class UndoRequest(Request):
     """Undo the last change of the labels."""
 
 
+class FeedbackRequest(Request):
+    """Whether a text has a label, as somebody sees it."""
+
+    text: Text
+    label: LabelId
+    good: bool = Field(description="True: the text has the label; false: it has not.")
+
+
 class Label(BaseModel):
     """One label."""
 
@@ -190,6 +198,7 @@ SCHEMAS: tuple[type[BaseModel], ...] = (
     AddRequest,
     RemoveRequest,
     UndoRequest,
+    FeedbackRequest,
     LabelsAnswer,
     Complaint,
     State,

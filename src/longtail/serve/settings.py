@@ -33,7 +33,7 @@ class Limits:
 class Settings:
     """The settings of one service."""
 
-    runs: tuple[Path, ...]  # one model folder, or two to compare
+    runs: tuple[Path, ...]  # one model folder, or several to compare
     host: str = "127.0.0.1"
     port: int = 8000
     workers: int = 1
@@ -42,6 +42,7 @@ class Settings:
     public: bool = False  # whether /metrics and /openapi.json are answered without the key
     access_log: Path | None = None  # a JSON line for each request; "-" is standard error
     trusted: tuple[str, ...] = ()  # public keys: only models that one of them signed are served
+    feedback: Path | None = None  # a JSON line for each judgement of a prediction
     limits: Limits = Limits()
     opener: str = OPENER
 

@@ -1,4 +1,4 @@
-// Requests to the service. If it needs an API key, the user is prompted once; the key is kept for this tab.
+// Requests to the service, and elements. If it needs an API key, the user is prompted once; the key is kept for this tab.
 
 let key = sessionStorage.getItem("longtail-key") ?? "";
 let keyPrompt = null;
@@ -8,6 +8,10 @@ export class HttpError extends Error {
     super(message);
     this.status = status;
   }
+}
+
+export function hasKey() {
+  return key !== "";
 }
 
 function promptForKey() {
@@ -55,9 +59,7 @@ export async function ask(path, { body, signal, method } = {}) {
   return answer;
 }
 
-// Make an element. Texts go in as text nodes only: nothing from a label or a query is ever read as HTML.
-export function make(tag, { text, ...attributes } = {}, ...children) {
-  const element = document.createElement(tag);
+function filled(element, { text, ...attributes }, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value !== undefined && value !== null) element.setAttribute(name, value);
   }
@@ -66,12 +68,54 @@ export function make(tag, { text, ...attributes } = {}, ...children) {
   return element;
 }
 
-export function mark(label) {
-  if (label.frequency === 0) return make("span", { class: "mark new", text: "new", title: "no training points" });
-  if (!label.bin) return make("span");
-  return make("span", { class: `mark ${label.bin}`, text: label.bin, title: `training points: ${label.frequency}` });
+// Make an element. Texts go in as text nodes only: nothing from a label or a query is ever read as HTML.
+export function make(tag, attributes = {}, ...children) {
+  return filled(document.createElement(tag), attributes, children);
+}
+
+export function draw(tag, attributes = {}, ...children) {
+  return filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+}
+
+export function button(text, work, attributes = {}) {
+  const element = make("button", { type: "button", text, ...attributes });
+  element.addEventListener("click", () => work(element));
+  return element;
+}
+
+export function say(place, text, wrong = false) {
+  place.textContent = text;
+  place.classList.toggle("wrong", wrong);
 }
 
 export function rounded(score) {
   return typeof score === "number" ? score.toFixed(Math.abs(score) < 10 ? 3 : 1) : "";
+}
+
+export function percent(share) {
+  if (share > 0.99) return "> 99 %";
+  return share < 0.01 ? "< 1 %" : `${Math.round(100 * share)} %`;
+}
+
+export function counted(count, word) {
+  return `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
+}
+
+// Copy a text; pages that came without TLS from another machine have no clipboard of their own.
+export async function copy(text, element) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = make("textarea", { class: "hidden", "aria-hidden": "true" });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+    element.focus();
+  }
+  const before = element.dataset.text ?? element.textContent;
+  element.dataset.text = before;
+  element.textContent = "Copied";
+  setTimeout(() => (element.textContent = before), 1500);
 }
