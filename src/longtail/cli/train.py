@@ -38,7 +38,8 @@ def _start(recipe: str | None, published: str | None, before: Index | None) -> R
     from longtail.records import overridden
 
     if recipe is None and before is not None:
-        return recipe_of(before.model.asked) if before.model.asked else replace(before.model.recipe, blend=None)
+        asked = before.model.asked
+        return recipe_of(asked) if asked else replace(before.model.recipe, blend=None)
     if recipe is None:
         raise typer.BadParameter("give one, such as knn or frugal: `longtail recipes` lists them", param_hint="RECIPE")
     settings = published_settings(recipe.partition("+")[0], published) if published else {}
