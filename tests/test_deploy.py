@@ -138,7 +138,7 @@ def test_the_steps_of_the_dockerfile_run(tmp_path):
     command = [{"/model": str(model), "8000": "0"}.get(word, word) for word in command]
     with subprocess.Popen(command, cwd=home, env=environment, stderr=subprocess.PIPE, text=True) as service:
         try:
-            port = next(found[1] for line in service.stderr if (found := re.search(r"http://\S+?:(\d+)", line)))
+            port = next(at[1] for line in service.stderr if (at := re.search(r"http://\S+?:(\d+)", line)))
             body = json.dumps({"texts": ["a red cat"]}).encode()
             headers = {"Content-Type": "application/json", "X-API-Key": "secret"}
             request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/predict", body, headers)

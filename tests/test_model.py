@@ -118,7 +118,8 @@ def test_a_folder_of_another_version_is_refused_in_one_line(model, tmp_path):
         with pytest.raises(ModelError) as error:
             load(run)
         assert str(error.value) == (
-            f"{run}: written by another version of longtail (schema 1, this one reads 4); train again"
+            f"{run}: written by another version of longtail (schema 1, this one reads 4); "
+            f"try `longtail upgrade {run}`, or train again"
         )
 
 

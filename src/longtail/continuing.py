@@ -59,6 +59,13 @@ def earlier(model: Model) -> Earlier | None:
     return None if model.vectors is None else Earlier(model.vectors.arrays(), model.tokenizer)
 
 
+def unseen(model: Model, points: Split) -> Split:
+    """Leave out points whose texts a model was trained on."""
+    known = set[str]() if model.examples is None else {*model.examples.texts}
+    mask = np.fromiter((text not in known for text in points.need_texts("a comparison")), np.bool_, len(points))
+    return points.take(np.flatnonzero(mask))
+
+
 def some_points(model: Model, labels: Labels, most: int, seed: int = 0) -> Split | None:
     """Draw points that a model was trained on, over the labels of one that continues it, to see what is forgotten."""
     known = model.examples

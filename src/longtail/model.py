@@ -285,12 +285,15 @@ class Model:
             raise ModelError(f"{folder}: its files disagree on the number of labels; train again")
         labels, frequencies = load_labels(folder, count)
         points, dataset = _count(config, "points"), str(config["dataset"])
+        asked = config.get("asked", {})
+        if type(asked) is not dict:
+            raise ModelError("config.json: the recipe that was asked for is no object; train again")
         done = tuple(StageDone(**stage) for stage in config.get("done", ()))
         return cls(
             recipe, labels, frequencies, points, dataset, words, voices, vectors, tokenizer, read_evaluations(folder),
             examples, Probabilities.load(folder), HeldOut.load(folder, len(labels)), Scale(**config.get("scale", {})),
             done, config.get("data", {}), str(config.get("licence", "")), tuple(map(str, config.get("columns", ()))),
-            config.get("asked", {}),
+            asked,
             _trials(config),
         )  # fmt: skip
 

@@ -43,7 +43,8 @@ def _start(recipe: str | None, published: str | None, before: Index | None) -> R
     from longtail.records import overridden
 
     if recipe is None and before is not None:
-        return recipe_of(before.model.asked) if before.model.asked else replace(before.model.recipe, blend=None)
+        asked = before.model.asked
+        return recipe_of(asked) if asked else replace(before.model.recipe, blend=None)
     if recipe is None:
         raise typer.BadParameter("give one, such as knn or frugal: `longtail recipes` lists them", param_hint="RECIPE")
     settings = published_settings(recipe.partition("+")[0], published) if published else {}
@@ -144,10 +145,10 @@ def train(
             figures = ", ".join(f"{name} {model.metrics[name]:.2f}" for name in ("P@1", "P@3", "P@5", "R@5", "PSP@5"))
             say(f"trained on {counted(len(whole), 'point')}, evaluated on {len(heldout):,} held out: {figures} (%)")
         _keep_board(scratch, out)
-    if before is not None:
-        _say_changed(before, model, measured if measured is not None else loaded.splits.get("test"))
-        if before.removed:  # they stay so
-            Index.load(out).remove(sorted(before.removed))
+    if before is not None and before.removed:  # they stay so
+        Index.load(out).remove(sorted(before.removed))
+    if before is not None and not json:
+        _show_changes(before, model, measured if measured is not None else loaded.splits.get("test"))
     say(f"wrote {out}")
     if json:
         facts = {name: value for name, value in model.facts().items() if name in ("done", "trials")}
@@ -208,17 +209,18 @@ def _say_trained(settings: Recipe | Auto, model: Model, *, table: bool) -> None:
         say("what was trained got no weight on held-out points and is left out; the voices by words are kept")
 
 
-def _say_changed(before: Index, after: Model, points: Split | None) -> None:
+def _show_changes(before: Index, after: Model, points: Split | None) -> None:
     """Show what more points changed: sizes, and figures on points that are new to both, or known to both."""
     from longtail.comparison import DIFFERENCES
-    from longtail.continuing import some_points
+    from longtail.continuing import some_points, unseen
     from longtail.pipeline import compare
 
     model = before.model
     rows = [("points", model.points, after.points), ("labels", len(before.labels), len(after.labels))]
     table("What changed", ("", "before", "after"), [(name, f"{one:,}", f"{two:,}") for name, one, two in rows])
     replayed = some_points(model, after.labels, REPLAYED)
-    for split, what in ((points, "that neither was trained on"), (replayed, "that both were trained on")):
+    fresh = None if points is None else unseen(model, points)
+    for split, what in ((fresh, "that neither was trained on"), (replayed, "that both were trained on")):
         if split is None or len(split) == 0:
             continue
         (pair,) = compare({"before": model, "after": after}, split).pairs
