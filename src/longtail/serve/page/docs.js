@@ -59,7 +59,7 @@ function fields(rows, caption) {
     make("thead", {}, make("tr", {}, ...heads)),
     make("tbody", {}, ...body),
   );
-  return make("div", { class: "wide", role: "region", "aria-label": caption, tabindex: "0" }, table);
+  return make("div", { class: "wide", role: "group", "aria-label": caption, tabindex: "0" }, table);
 }
 
 function properties(schema, caption) {
