@@ -23,7 +23,9 @@ def test_points_of_few_cases_are_grey_and_say_how_few(tmp_path):
     rows = [Reliability(0.1, 0.1, 900), Reliability(0.5, 0.4, FEW), Reliability(0.9, 0.2, FEW - 1)]
     for name, some in (("all", rows), ("most", rows[:2])):
         draw_reliability({"a": some}, tmp_path / f"{name}.svg", "t")
-    dots = [re.findall(rf"fill: {colour}; fill-opacity", (tmp_path / "all.svg").read_text()) for colour in (SECOND, QUIET)]
+    dots = [
+        re.findall(rf"fill: {colour}; fill-opacity", (tmp_path / "all.svg").read_text()) for colour in (SECOND, QUIET)
+    ]
     assert [len(found) for found in dots] == [2, 1]
     assert "<!-- 29 -->" in (tmp_path / "all.svg").read_text()
     assert "<!-- 30 -->" not in (tmp_path / "all.svg").read_text()
