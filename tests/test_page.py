@@ -82,7 +82,7 @@ def test_tables_scroll_and_names_break(tmp_path):
     page.examples(("text", "model"), [("a.b", [[("scipy.stats.zscore", True)]])])
     page.write(tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
-    assert text.count('<div class="wide" role="region" tabindex="0"') == text.count("<table") == 2
+    assert text.count('<div class="wide" role="group" tabindex="0"') == text.count("<table") == 2
     for name in ("pandas.<wbr>core.<wbr>frame", "numpy.<wbr>mean", "a.<wbr>b", "scipy.<wbr>stats.<wbr>zscore ✓"):
         assert name in text
 

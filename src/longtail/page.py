@@ -100,7 +100,7 @@ class Page:
         kinds = ["", *[' class="number"' if number else ""] * (len(heads) - 1)]
         cells = [f'<th scope="col"{kind}>{escape(head)}</th>' for kind, head in zip(kinds, heads, strict=True)]
         self.parts.append(
-            f'<div class="wide" role="region" tabindex="0" aria-label="{escape(heads[0])}: a table">'
+            f'<div class="wide" role="group" tabindex="0" aria-label="{escape(heads[0])}: a table">'
             f'<table class="{kind}"><thead><tr>{"".join(cells)}</tr></thead>'
             f"<tbody>{''.join(body)}</tbody></table></div>"
         )

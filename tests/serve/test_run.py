@@ -177,10 +177,11 @@ def test_the_command_passes_everything_on(monkeypatch):
         return 0
 
     monkeypatch.setattr("longtail.serve.run.serve", serve)
-    arguments = ["serve", "a", "b", "--port", "0", "--workers", "3", "--host", "0.0.0.0"]
+    arguments = ["serve", "a", "b", "c", "--port", "0", "--workers", "3", "--host", "0.0.0.0", "--feedback", "f.jsonl"]
     done = CliRunner().invoke(app, arguments, env={"LONGTAIL_API_KEY": "secret"})
     assert done.exit_code == 0, done.output
-    assert seen[0].runs == (Path("a"), Path("b"))
+    assert seen[0].runs == (Path("a"), Path("b"), Path("c"))
+    assert seen[0].feedback == Path("f.jsonl")
     assert (seen[0].workers, seen[0].host, seen[0].api_key, seen[0].insecure) == (3, "0.0.0.0", "secret", False)
 
 

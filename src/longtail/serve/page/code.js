@@ -17,7 +17,9 @@ function curl(request) {
 
 // Strings of JSON are strings of Python too; of the other values only true has another name.
 function literal(request) {
-  const pairs = Object.entries(request).map(([name, value]) => `"${name}": ${value === true ? "True" : JSON.stringify(value)}`);
+  const pairs = Object.entries(request).map(
+    ([name, value]) => `"${name}": ${value === true ? "True" : JSON.stringify(value)}`,
+  );
   return `{${pairs.join(", ")}}`;
 }
 
@@ -38,7 +40,12 @@ function snippet(name, text) {
   return make(
     "section",
     {},
-    make("header", {}, make("h2", { text: name }), button(`Copy ${name}`, (element) => copy(text, element))),
+    make(
+      "header",
+      {},
+      make("h2", { text: name }),
+      button(`Copy ${name}`, (element) => copy(text, element)),
+    ),
     make("pre", { tabindex: "0", "aria-label": name, text }),
   );
 }

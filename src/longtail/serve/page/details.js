@@ -44,7 +44,12 @@ function words(entries) {
   const box = make("ul", { class: "words" });
   for (const word of entries) {
     const share = Math.round((100 * Math.max(0, word.score ?? 1)) / largest);
-    const element = make("li", { class: "word" }, word.text, make("span", { class: "hidden", text: ` ${share} of 100` }));
+    const element = make(
+      "li",
+      { class: "word" },
+      word.text,
+      make("span", { class: "hidden", text: ` ${share} of 100` }),
+    );
     element.style.setProperty("--share", `${share}%`);
     box.append(element);
   }
@@ -53,7 +58,12 @@ function words(entries) {
 
 function list(entries, choose) {
   const items = entries.map((entry) =>
-    make("li", {}, button(entry.text, () => choose(entry), { class: "link" }), make("span", { class: "hint", text: entry.note ?? "" })),
+    make(
+      "li",
+      {},
+      button(entry.text, () => choose(entry), { class: "link" }),
+      make("span", { class: "hint", text: entry.note ?? "" }),
+    ),
   );
   return make("ul", {}, ...items);
 }
@@ -68,7 +78,15 @@ export async function open({ id, text, model, query, from, use, cells = [], expl
   const request = (opened = { id, model });
   const title = make("h2", { id: "details-title", text: text ?? "…" });
   const facts = make("div", { class: "facts", text: "…" });
-  sheet.replaceChildren(make("header", {}, title, button("Close", () => close(), { class: "close" })), facts);
+  sheet.replaceChildren(
+    make(
+      "header",
+      {},
+      title,
+      button("Close", () => close(), { class: "close" }),
+    ),
+    facts,
+  );
   sheet.hidden = false;
   document.body.classList.add("beside");
   sheet.scrollTop = 0;
@@ -93,13 +111,15 @@ export async function open({ id, text, model, query, from, use, cells = [], expl
 function show(label, explanation, facts, { model, use, again, cells }) {
   facts.replaceChildren(mark(label), make("span", { text: counted(label.frequency ?? 0, "training text") }));
   facts.append(make("span", { text: `label ${label.raw_id ?? label.id}` }));
-  if (typeof explanation.probability === "number") facts.prepend(make("strong", { text: percent(explanation.probability) }));
+  if (typeof explanation.probability === "number")
+    facts.prepend(make("strong", { text: percent(explanation.probability) }));
   if (explanation.rank) facts.append(make("span", { text: `place ${explanation.rank}` }));
   facts.append(button("Copy link", (element) => copy(location.href, element), { class: "link" }));
   if (cells.length > 1) {
     const chips = cells.map((cell) =>
       button(cell.model, () => again({ id: cell.id, text: label.text, model: cell.model, cells }), {
-        class: "chip", "aria-pressed": String(cell.model === model),
+        class: "chip",
+        "aria-pressed": String(cell.model === model),
       }),
     );
     sheet.append(make("div", { class: "chips", role: "group", "aria-label": "As seen by" }, ...chips));
@@ -119,8 +139,21 @@ function show(label, explanation, facts, { model, use, again, cells }) {
     sheet.append(section("Labels of the same texts", place, list(shared, other)));
     graph(place, label, neighbours, model, other);
   }
-  if (near.length) sheet.append(section("Nearest training texts", list(near, (entry) => use(entry.text))));
+  if (near.length)
+    sheet.append(
+      section(
+        "Nearest training texts",
+        list(near, (entry) => use(entry.text)),
+      ),
+    );
   if (similar.length) sheet.append(section("Nearest label texts", list(similar, other)));
-  if (examples.length) sheet.append(section("Texts that have it", list(examples, (entry) => use(entry.text))));
-  if (!neighbours.length && !examples.length) sheet.append(make("p", { class: "hint", text: "No neighbours and no examples." }));
+  if (examples.length)
+    sheet.append(
+      section(
+        "Texts that have it",
+        list(examples, (entry) => use(entry.text)),
+      ),
+    );
+  if (!neighbours.length && !examples.length)
+    sheet.append(make("p", { class: "hint", text: "No neighbours and no examples." }));
 }

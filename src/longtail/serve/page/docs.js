@@ -7,14 +7,18 @@ let schemas = {};
 
 function resolved(schema) {
   const name = schema?.$ref?.split("/").at(-1);
-  return name ? { name, ...schemas[name] } : schema ?? {};
+  return name ? { name, ...schemas[name] } : (schema ?? {});
 }
 
 // Say in a few words what a schema takes.
 function kind(schema) {
   const one = resolved(schema);
   const choices = one.anyOf ?? one.oneOf;
-  if (choices) return choices.map(kind).filter((text) => text !== "null").join(" or ");
+  if (choices)
+    return choices
+      .map(kind)
+      .filter((text) => text !== "null")
+      .join(" or ");
   if (one.type === "array") return `list of ${kind(one.items)}`;
   if (one.name && one.type === "object") return one.name;
   return one.type ?? "anything";
@@ -32,25 +36,41 @@ function bounds(schema) {
 }
 
 function fields(rows, caption) {
-  const heads = ["name", "takes", "limits", ""].map((text) => make("th", { scope: "col", text }));
+  const heads = ["name", "takes", "limits", "what it is"].map((text) => make("th", { scope: "col", text }));
   const body = rows.map(({ name, required, schema, description }) =>
     make(
       "tr",
       {},
-      make("th", { scope: "row" }, make("code", { text: name }), required ? make("span", { class: "need", text: " needed" }) : ""),
+      make(
+        "th",
+        { scope: "row" },
+        make("code", { text: name }),
+        required ? make("span", { class: "need", text: " needed" }) : "",
+      ),
       make("td", { text: kind(schema) }),
       make("td", { text: bounds(schema) }),
       make("td", { text: description ?? resolved(schema).description ?? "" }),
     ),
   );
-  const table = make("table", {}, make("caption", { text: caption }), make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...body));
-  return make("div", { class: "wide", role: "region", "aria-label": caption, tabindex: "0" }, table);
+  const table = make(
+    "table",
+    {},
+    make("caption", { text: caption }),
+    make("thead", {}, make("tr", {}, ...heads)),
+    make("tbody", {}, ...body),
+  );
+  return make("div", { class: "wide", role: "group", "aria-label": caption, tabindex: "0" }, table);
 }
 
 function properties(schema, caption) {
   const one = resolved(schema);
   const needed = new Set(one.required ?? []);
-  const rows = Object.entries(one.properties ?? {}).map(([name, own]) => ({ name, schema: own, required: needed.has(name), description: own.description }));
+  const rows = Object.entries(one.properties ?? {}).map(([name, own]) => ({
+    name,
+    schema: own,
+    required: needed.has(name),
+    description: own.description,
+  }));
   return rows.length ? [fields(rows, caption)] : [make("p", { class: "hint", text: `${caption}: any JSON object.` })];
 }
 
@@ -60,7 +80,8 @@ function sample(schema) {
   if (one.examples) return one.examples[0];
   if (one.anyOf) return sample(one.anyOf[0]);
   if (one.type === "array") return [sample(one.items)];
-  if (one.type === "object") return Object.fromEntries((one.required ?? []).map((name) => [name, sample(one.properties[name])]));
+  if (one.type === "object")
+    return Object.fromEntries((one.required ?? []).map((name) => [name, sample(one.properties[name])]));
   return { integer: one.minimum ?? 0, number: 0, boolean: true, string: "sort a list" }[one.type] ?? null;
 }
 
@@ -68,7 +89,8 @@ function command(method, path, body) {
   const parts = [`curl '${location.origin}${path.replace(/\{.*?\}/g, "0")}'`];
   if (method !== "get" && method !== "post") parts.push(`-X ${method.toUpperCase()}`);
   if (hasKey()) parts.push('-H "Authorization: Bearer $LONGTAIL_API_KEY"');
-  if (body) parts.push("-H 'Content-Type: application/json'", `-d '${JSON.stringify(sample(body)).replaceAll("'", "'\\''")}'`);
+  if (body)
+    parts.push("-H 'Content-Type: application/json'", `-d '${JSON.stringify(sample(body)).replaceAll("'", "'\\''")}'`);
   return parts.join(" ");
 }
 
@@ -81,14 +103,37 @@ function operation(method, path, one) {
   return make(
     "section",
     { class: "card path", "aria-labelledby": id },
-    make("h2", { id }, make("span", { class: `method ${method}`, text: method.toUpperCase() }), make("code", { text: path })),
+    make(
+      "h2",
+      { id },
+      make("span", { class: `method ${method}`, text: method.toUpperCase() }),
+      make("code", { text: path }),
+    ),
     make("p", { text: one.summary ?? "" }),
-    make("div", { class: "snippet" }, make("pre", { tabindex: "0", "aria-label": "curl", text }), button("Copy", (element) => copy(text, element))),
+    make(
+      "div",
+      { class: "snippet" },
+      make("pre", { tabindex: "0", "aria-label": "curl", text }),
+      button("Copy", (element) => copy(text, element)),
+    ),
     ...(one.parameters?.length ? [fields(one.parameters, "Parameters")] : []),
     ...(body ? properties(body, `Body: ${resolved(body).name}`) : []),
     ...(answer ? properties(answer, `Answer: ${resolved(answer).name}`) : []),
     ...(errors.length
-      ? [make("details", {}, make("summary", { text: "Errors" }), make("ul", {}, ...errors.map(([number, { description }]) => make("li", {}, make("code", { text: number }), ` ${description}`))))]
+      ? [
+          make(
+            "details",
+            {},
+            make("summary", { text: "Errors" }),
+            make(
+              "ul",
+              {},
+              ...errors.map(([number, { description }]) =>
+                make("li", {}, make("code", { text: number }), ` ${description}`),
+              ),
+            ),
+          ),
+        ]
       : []),
   );
 }
@@ -98,9 +143,13 @@ async function begin() {
     const document_ = await ask("/openapi.json");
     schemas = document_.components?.schemas ?? {};
     document.getElementById("about").textContent = `${document_.info.title} ${document_.info.version}`;
-    const found = Object.entries(document_.paths).flatMap(([path, methods]) => Object.entries(methods).map(([method, one]) => [method, path, one]));
+    const found = Object.entries(document_.paths).flatMap(([path, methods]) =>
+      Object.entries(methods).map(([method, one]) => [method, path, one]),
+    );
     document.getElementById("paths").replaceChildren(...found.map((entry) => operation(...entry)));
-    const links = found.map(([method, path, one]) => make("a", { class: "chip", href: `#${one.operationId}`, text: `${method.toUpperCase()} ${path}` }));
+    const links = found.map(([method, path, one]) =>
+      make("a", { class: "chip", href: `#${one.operationId}`, text: `${method.toUpperCase()} ${path}` }),
+    );
     document.getElementById("contents").replaceChildren(...links);
     say(status, document_.info.summary ?? "");
   } catch (reason) {

@@ -41,7 +41,9 @@ export async function graph(place, label, neighbours, model, choose) {
     const node = draw(
       "g",
       { class: "node" },
-      draw("title", { text: `${entry.text}: ${Math.round(100 * entry.score)} % of the texts of this label have it too` }),
+      draw("title", {
+        text: `${entry.text}: ${Math.round(100 * entry.score)} % of the texts of this label have it too`,
+      }),
       draw("circle", { cx: COLUMN, cy: at(number), r: 6 }),
       draw("text", { x: COLUMN + 12, y: at(number) + 4, text: shortened(entry.text, 28) }),
     );
@@ -61,7 +63,9 @@ export async function graph(place, label, neighbours, model, choose) {
       if (to === undefined || to === number || pairs.has(pair)) continue;
       pairs.add(pair);
       const bulge = COLUMN - 14 - 9 * Math.abs(to - number);
-      between.append(draw("path", { d: `M${COLUMN} ${at(number)}C${bulge} ${at(number)} ${bulge} ${at(to)} ${COLUMN} ${at(to)}` }));
+      between.append(
+        draw("path", { d: `M${COLUMN} ${at(number)}C${bulge} ${at(number)} ${bulge} ${at(to)} ${COLUMN} ${at(to)}` }),
+      );
     }
   });
 }

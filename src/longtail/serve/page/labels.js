@@ -26,7 +26,10 @@ async function load(show, { onward = false } = {}) {
     const { labels, count } = await ask(`/v1/labels?${parameters}`);
     if (own !== turn) return;
     const items = labels.map((label) => {
-      const opener = button(label.text, (element) => show(label, model, element), { class: "label", "aria-expanded": "false" });
+      const opener = button(label.text, (element) => show(label, model, element), {
+        class: "label",
+        "aria-expanded": "false",
+      });
       return make("li", { class: "row-label" }, make("div", { class: "what" }, opener, mark(label)));
     });
     if (onward) list.append(...items);
@@ -78,7 +81,10 @@ export function beginLabels(names, { show, use, changed }) {
     if (!text) return;
     const add = (model) => ask("/v1/labels", { body: { labels: [{ text }], model } });
     if (!(await change(names, add, `Added “${text}”. It can be predicted now.`))) return;
-    grown.append(" ", button("Try it", () => use(text), { class: "link" }));
+    grown.append(
+      " ",
+      button("Try it", () => use(text), { class: "link" }),
+    );
     changes += 1;
     undo.disabled = false;
     field.value = "";

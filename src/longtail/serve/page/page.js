@@ -82,7 +82,13 @@ async function predict({ keep = false } = {}) {
   const began = performance.now();
   try {
     const requests = shownModels().map(async ({ model, info }) => {
-      const body = { texts: [text], k: Number(count.value), model, details: true, probabilities: info.probabilities === true };
+      const body = {
+        texts: [text],
+        k: Number(count.value),
+        model,
+        details: true,
+        probabilities: info.probabilities === true,
+      };
       const answer = await ask("/v1/predict", { body, signal: controller.signal });
       return { model, info, labels: answer.predictions[0].labels };
     });
@@ -179,22 +185,32 @@ function moveFocus(event) {
 
 // What the models do, and texts to try them with.
 function welcome() {
-  const { info } = models[0];
+  const { model, info } = models[0];
+  const who = models.length > 1 ? model : "It";
   const measured = info.evaluated ?? {};
-  const learnt = info.points ? `It learnt from ${counted(info.points, "text")}${info.dataset ? ` of ${info.dataset}` : ""}. ` : "";
-  const first = info.metrics?.["P@1"];
-  const share = measured.split && measured.split !== "train" && typeof first === "number"
-    ? ` On ${counted(measured.points ?? 0, "text")} that it had not seen, its first label was right ${Math.round(first)} times out of 100.`
+  const learnt = info.points
+    ? `${who} learnt from ${counted(info.points, "text")}${info.dataset ? ` of ${info.dataset}` : ""}. `
     : "";
+  const first = info.metrics?.["P@1"];
+  const share =
+    measured.split && measured.split !== "train" && typeof first === "number"
+      ? ` On ${counted(measured.points ?? 0, "text")} that it had not seen, the first label was right ${Math.round(first)} times out of 100.`
+      : "";
+  const worth = info.probabilities ? "how likely it is" : "its score";
   const parts = [
     make("h2", { text: `Which of ${counted(info.labels, "label")} does a text have?` }),
-    make("p", { text: `${learnt}Type a text: the labels that fit best come first, each with how likely it is.${share}` }),
+    make("p", { text: `${learnt}Type a text: the labels that fit best come first, each with ${worth}.${share}` }),
   ];
   const examples = info.examples ?? [];
   if (examples.length) {
-    const title = examples.every((example) => example.held_out) ? "Texts that it has not seen" : "Texts from its training";
+    const title = examples.every((example) => example.held_out)
+      ? "Texts that it has not seen"
+      : "Texts from its training";
     const chips = examples.map((example) => button(example.text, () => use(example.text), { class: "chip" }));
-    parts.push(make("h3", { id: "try", text: title }), make("div", { class: "chips", role: "group", "aria-labelledby": "try" }, ...chips));
+    parts.push(
+      make("h3", { id: "try", text: title }),
+      make("div", { class: "chips", role: "group", "aria-labelledby": "try" }, ...chips),
+    );
   }
   const marks = ["head", "torso", "tail"].map((bin) => mark({ bin, frequency: 1 }, { count: false }));
   parts.push(make("p", { class: "hint legend" }, "How frequent a label was in training: ", ...marks));
@@ -205,11 +221,15 @@ function chips() {
   const box = document.getElementById("models");
   box.hidden = models.length < 2;
   const made = models.map((one) =>
-    button(one.model, (element) => {
-      one.off = !one.off;
-      element.setAttribute("aria-pressed", String(!one.off));
-      predict();
-    }, { class: "chip", "aria-pressed": "true" }),
+    button(
+      one.model,
+      (element) => {
+        one.off = !one.off;
+        element.setAttribute("aria-pressed", String(!one.off));
+        predict();
+      },
+      { class: "chip", "aria-pressed": "true" },
+    ),
   );
   box.replaceChildren(...made);
 }

@@ -33,29 +33,48 @@ function shown({ info }, label) {
 function meter(answer, label, several) {
   const { model, info, labels } = answer;
   const who = make("span", { class: several ? "who" : "hidden", text: model });
-  if (!label) return make("div", { class: "meter none" }, who, make("span", { class: "score", text: "not in its list" }));
+  if (!label)
+    return make("div", { class: "meter none" }, who, make("span", { class: "score", text: "not in its list" }));
   const most = info.probabilities ? 1 : Math.max(labels[0].score, 1e-9);
   const fill = make("span", { class: "fill" });
   fill.style.width = `${(100 * Math.max(0, Math.min(1, label.score / most))).toFixed(1)}%`;
   const track = make("span", { class: info.probabilities ? "track" : "track relative", "aria-hidden": "true" }, fill);
   const place = several ? make("span", { class: "place", text: `#${label.place + 1}` }) : "";
-  return make("div", { class: "meter" }, who, track, place, make("span", { class: "score", text: shown(answer, label) }));
+  return make(
+    "div",
+    { class: "meter" },
+    who,
+    track,
+    place,
+    make("span", { class: "score", text: shown(answer, label) }),
+  );
 }
 
 function judge(row, answer, text) {
   const label = row.cells[answer.column];
   const box = make("div", { class: "judge" });
-  for (const [good, name] of [[true, "Right"], [false, "Wrong"]]) {
-    const icon = draw("svg", { viewBox: "0 0 24 24", class: good ? "" : "down", "aria-hidden": "true" }, draw("path", { d: THUMB }));
-    const element = button("", async () => {
-      try {
-        await ask("/v1/feedback", { body: { text, label: label.id, good, model: answer.model } });
-        box.querySelectorAll("button").forEach((other) => other.setAttribute("aria-pressed", other === element));
-      } catch (reason) {
-        element.title = reason.message;
-        element.classList.add("wrong");
-      }
-    }, { class: "thumb", "aria-label": `${name}: ${row.text}`, "aria-pressed": "false", title: name });
+  for (const [good, name] of [
+    [true, "Right"],
+    [false, "Wrong"],
+  ]) {
+    const icon = draw(
+      "svg",
+      { viewBox: "0 0 24 24", class: good ? "" : "down", "aria-hidden": "true" },
+      draw("path", { d: THUMB }),
+    );
+    const element = button(
+      "",
+      async () => {
+        try {
+          await ask("/v1/feedback", { body: { text, label: label.id, good, model: answer.model } });
+          box.querySelectorAll("button").forEach((other) => other.setAttribute("aria-pressed", other === element));
+        } catch (reason) {
+          element.title = reason.message;
+          element.classList.add("wrong");
+        }
+      },
+      { class: "thumb", "aria-label": `${name}: ${row.text}`, "aria-pressed": "false", title: name },
+    );
     element.append(icon);
     box.append(element);
   }
@@ -67,14 +86,17 @@ function line(row, place, answers, { text, truth, choose }) {
   const column = row.cells.findIndex(Boolean);
   const label = row.cells[column];
   const right = truth?.has(row.text);
-  const kind = label.frequency === 0 ? "new" : label.bin ?? "";
+  const kind = label.frequency === 0 ? "new" : (label.bin ?? "");
   const values = answers.map((answer, at) => {
     const value = row.cells[at] ? shown(answer, row.cells[at]) : "not in its list";
     return several ? `${answer.model} ${value}` : value;
   });
   const name = [`${place + 1}: ${row.text}`, ...values, kind, right ? "true label" : ""].filter(Boolean).join(", ");
   const opener = button(row.text, (element) => choose(row, answers, element), {
-    class: "label", "aria-label": name, "aria-expanded": "false", "aria-controls": "details",
+    class: "label",
+    "aria-label": name,
+    "aria-expanded": "false",
+    "aria-controls": "details",
   });
   const found = row.cells.filter(Boolean).length;
   const only = several && found < answers.length ? " only" : "";
@@ -90,7 +112,9 @@ function line(row, place, answers, { text, truth, choose }) {
 
 // The best probability of all models that have one; null where none has.
 export function certainty(answers) {
-  const best = answers.filter(({ info, labels }) => info.probabilities && labels.length).map(({ labels }) => labels[0].score);
+  const best = answers
+    .filter(({ info, labels }) => info.probabilities && labels.length)
+    .map(({ labels }) => labels[0].score);
   return best.length ? Math.max(...best) : null;
 }
 
@@ -109,22 +133,47 @@ function doubts(answers) {
 
 function missed(rows, truth) {
   const names = truth ? [...truth].filter((name) => !rows.some((row) => row.text === name)) : [];
-  return names.length ? [make("p", { class: "hint", text: `True labels that are not here: ${names.join(" · ")}` })] : [];
+  return names.length
+    ? [make("p", { class: "hint", text: `True labels that are not here: ${names.join(" · ")}` })]
+    : [];
 }
 
 export function results(answers, context) {
   const rows = join(answers);
-  if (!rows.length) return [make("p", { class: "card empty", text: "No label: no model here knows any of these words." })];
+  if (!rows.length)
+    return [make("p", { class: "card empty", text: "No label: no model here knows any of these words." })];
   const several = answers.length > 1;
   const heads = several
-    ? [make("div", { class: "heads", "aria-hidden": "true" }, ...answers.map(({ model }) => make("span", { text: model })))]
+    ? [
+        make(
+          "div",
+          { class: "heads", "aria-hidden": "true" },
+          ...answers.map(({ model }) => make("span", { text: model })),
+        ),
+      ]
     : [];
-  const list = make("ol", { class: "rows", "aria-label": "Labels" }, ...rows.map((row, place) => line(row, place, answers, context)));
+  const list = make(
+    "ol",
+    { class: "rows", "aria-label": "Labels" },
+    ...rows.map((row, place) => line(row, place, answers, context)),
+  );
   const scores = answers.filter(({ info }) => !info.probabilities).map(({ model }) => model);
   const scale = scores.length
-    ? [make("p", { class: "hint", text: `${scores.join(", ")}: scores, not probabilities. Bars are relative to the best label.` })]
+    ? [
+        make("p", {
+          class: "hint",
+          text: `${scores.join(", ")}: scores, not probabilities. Bars are relative to the best label.`,
+        }),
+      ]
     : [];
-  const card = make("section", { class: "card ranked", "aria-label": "Labels of the text" }, ...heads, list, ...missed(rows, context.truth), ...scale);
+  const card = make(
+    "section",
+    { class: "card ranked", "aria-label": "Labels of the text" },
+    ...heads,
+    list,
+    ...missed(rows, context.truth),
+    ...scale,
+  );
   card.classList.toggle("unsure", doubts(answers).length > 0);
   card.style.setProperty("--models", answers.length);
   return [...doubts(answers), card];

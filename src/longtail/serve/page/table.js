@@ -35,7 +35,16 @@ function table(rows, each, probable, use) {
       const score = probable ? percent(label.score) : rounded(label.score);
       return make("td", {}, label.text, make("span", { class: "score", text: ` ${score}` }));
     });
-    return make("tr", {}, make("th", { scope: "row" }, button(text, () => use(text), { class: "link" })), ...cells);
+    return make(
+      "tr",
+      {},
+      make(
+        "th",
+        { scope: "row" },
+        button(text, () => use(text), { class: "link" }),
+      ),
+      ...cells,
+    );
   });
   return make(
     "table",
@@ -47,15 +56,22 @@ function table(rows, each, probable, use) {
 
 async function fill(models, use) {
   const own = ++turn;
-  const lines = document.getElementById("lines").value.split(/\r?\n/).map((line) => line.trim());
+  const lines = document
+    .getElementById("lines")
+    .value.split(/\r?\n/)
+    .map((line) => line.trim());
   const texts = lines.filter(Boolean);
   const filled = document.getElementById("filled");
   filled.hidden = true;
   if (!texts.length) return say(told, "Paste some texts first.", true);
-  if (texts.length > MOST) return say(told, `At most ${counted(MOST, "text")} at once; \`longtail predict\` takes any number.`, true);
+  if (texts.length > MOST)
+    return say(told, `At most ${counted(MOST, "text")} at once; \`longtail predict\` takes any number.`, true);
   const { model, info } = models.find((one) => one.model === which.value) ?? models[0];
   const each = Number(document.getElementById("each").value);
-  const more = { ...(info.probabilities ? { probabilities: true } : {}), ...(sure.checked && info.thresholds ? { decide: "global" } : {}) };
+  const more = {
+    ...(info.probabilities ? { probabilities: true } : {}),
+    ...(sure.checked && info.thresholds ? { decide: "global" } : {}),
+  };
   const rows = [];
   try {
     for (let start = 0; start < texts.length; start += BLOCK) {
