@@ -52,8 +52,8 @@ PATIENCE = 120  # seconds that one input may take
 SHARES = {"bodies": 0.55, "readers": 0.3, "models": 0.1, "arguments": 0.05}
 STATUSES = {200, 400, 403, 404, 405, 409, 413, 415, 422}
 BODIES: list[tuple[str, Any]] = [
-    ("POST /v1/predict", {"texts": ["red cat", ""], "ids": [1, "b"], "k": 3, "threshold": 0.1, "allow": [1], "deny": [0],
-                          "model": "animals", "details": True}),
+    ("POST /v1/predict", {"texts": ["red cat", ""], "ids": [1, "b"], "k": 3, "threshold": 0.1, "allow": [1],
+                          "deny": [0], "model": "animals", "details": True}),
     ("POST /v1/predict", {"texts": ["old dog"], "decide": "bins:0.9", "probabilities": False}),
     ("POST /v1/explain", {"text": "red cat", "label": 0, "model": "animals"}),
     ("POST /v1/labels", {"labels": [{"text": "blue parrot", "raw_id": "7"}, {"text": "b", "raw_id": "8"}]}),
