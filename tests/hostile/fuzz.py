@@ -48,7 +48,7 @@ from longtail.serve.settings import Settings
 HERE = Path(__file__).resolve().parent
 Case = Callable[[random.Random], str]  # tries one input and says how it ended; anything wrong is an exception
 RECIPES = ("knn", "frugal")  # whose folders are damaged
-PATIENCE = 120  # seconds that one input may take
+PATIENCE, SETUP = 120, 1800  # seconds that one input may take, and what comes before the first
 SHARES = {"bodies": 0.55, "readers": 0.3, "models": 0.1, "arguments": 0.05}
 STATUSES = {200, 400, 403, 404, 405, 409, 413, 415, 422}
 BODIES: list[tuple[str, Any]] = [
@@ -335,7 +335,8 @@ def parent(kind: str, seed: int, count: int, until: float) -> dict[str, Any]:
                 time.sleep(0.2)
                 now = os.fstat(out.fileno()).st_size
                 quiet = time.monotonic() if now != size else quiet
-                size, over = now, time.monotonic() > until or time.monotonic() - quiet > PATIENCE
+                patience = PATIENCE if now else SETUP
+                size, over = now, time.monotonic() > until or time.monotonic() - quiet > patience
             running.kill()
             code = running.wait()
             out.seek(0)
