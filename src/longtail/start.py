@@ -31,6 +31,8 @@ def main() -> None:
         _stop(f"{in_words()} are too little: the libraries alone take {LEAST >> 20} MB; allow more")
     few_threads()
     ended, note = os.pipe()
+    os.set_blocking(ended, False)
+    own = os.getpid()
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # until somebody can hear them
     child = os.fork()
     if child:
@@ -38,8 +40,7 @@ def main() -> None:
         sys.exit(_waited(child, ended))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     os.close(ended)
-    os.set_inheritable(note, False)
-    _end_with_parent()
+    _end_with(own)
     try:
         _run()
     finally:
@@ -72,7 +73,7 @@ def _waited(child: int, ended: int) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
-    if os.read(ended, 1) and code >= 0:
+    if code >= 0 and _has_note(ended):
         return code
     if -code in STOPPED:
         return 128 - code
@@ -80,13 +81,21 @@ def _waited(child: int, ended: int) -> int:
     return _told(f"the command was ended by {how}, probably {shortage()}")
 
 
-def _end_with_parent() -> None:
+def _has_note(ended: int) -> bool:
+    """Return whether the command said that it ends in its own way."""
+    try:
+        return bool(os.read(ended, 1))
+    except BlockingIOError:
+        return False
+
+
+def _end_with(parent: int) -> None:
     """Ask Linux to end this process with the one that waits for it."""
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     except (AttributeError, OSError):  # another system
         return
-    if os.getppid() == 1:
+    if os.getppid() != parent:  # it ended before it could be asked
         sys.exit(1)
 
 

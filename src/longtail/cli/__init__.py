@@ -78,7 +78,7 @@ def main() -> None:
 
 def _told(error: Exception) -> tuple[str, int] | None:
     """Return the line and the exit code of an error; None of one that nobody expects."""
-    if is_shortage(error):  # whatever it was taken for
+    if is_shortage(error) and not isinstance(error, ResourceError):  # whatever it was taken for
         return shortage(), ResourceError.exit_code
     if isinstance(error, Occupied):
         return f"{error.file}: {error.found}; choose another place, or pass --force to replace it", error.exit_code

@@ -130,8 +130,9 @@ def refuse(connection: socket.socket) -> None:
     """Answer a connection by 503 and end it."""
     connection.send(ANSWER)
     connection.shutdown(socket.SHUT_WR)
-    while connection.recv(2**16):  # or the system would take the answer back
-        pass
+    with suppress(BlockingIOError):  # that is all
+        while connection.recv(2**16):  # or the system would take the answer back
+            pass
 
 
 def _received(channel: socket.socket) -> Iterator[tuple[int, socket.socket]]:

@@ -14,6 +14,7 @@ import gc
 import logging
 import multiprocessing
 import os
+import resource
 import signal
 import socket
 import sys
@@ -85,6 +86,9 @@ def serve(settings: Settings, listener: socket.socket, *, started: Callable[[], 
     if settings.workers > 1:
         for name in THREAD_VARIABLES:
             os.environ.setdefault(name, "1")  # parallelism comes from the workers
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # where even that is not allowed
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each connection takes two, and one here
     with temporary("metrics") as folder:
         os.environ[SHARED] = str(folder)  # what the workers count together
         try:

@@ -34,8 +34,9 @@ class Wire(HttpToolsProtocol):
         self._copy: socket.socket | None = None
         self._note: Callable[[int], None] = lambda _: None
         if self.notes is not None:
-            self._copy = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
-            self._note = self.notes.opened(self._copy)
+            with suppress(OSError):  # this process may open no more files
+                self._copy = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+                self._note = self.notes.opened(self._copy)
             self._answer, self.app = self.app, self._noted
         self._state = IDLE
         self._in_headers, self._header_bytes = False, 0
