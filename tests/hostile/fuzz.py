@@ -31,7 +31,6 @@ from data.test_fuzz import canonical, damage, damaged, seeds, sound
 from hostile.kinds import QUERIES, VALUES
 from serve.conftest import ANIMALS
 from serve.double import Double
-from small import board, short
 
 import longtail as lt
 from longtail.artefact import build_artefact
@@ -82,6 +81,8 @@ COMMANDS = [
 @contextmanager
 def models(place: Path) -> Iterator[Case]:
     """Damage a file of a model folder; most of the time its checksum fits."""
+    from small import board, short  # torch, which other kinds do without
+
     for name in RECIPES:
         lt.fit(short(name), board(60)).save(place / name)
         Index.load(place / name).add(["blue parrot"])
@@ -229,6 +230,8 @@ def bodies(_: Path) -> Iterator[Case]:
 @contextmanager
 def arguments(place: Path) -> Iterator[Case]:
     """Give every command (but those that serve, or run for long) arguments of all sorts."""
+    from small import board, short
+
     flags = json.loads((HERE.parent / "golden" / "flags.json").read_text())
     base = place / "base"
     train = board(40)
