@@ -38,7 +38,7 @@ def visit(browser, start):
         client = start(*indexes, **options)
         contexts.append(browser.new_context(**(context or {})))
         page = contexts[-1].new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(30_000)
         page.on("console", lambda message: message.type in ("error", "warning") and complaints.append(message.text))
         page.on("pageerror", lambda reason: complaints.append(str(reason)))
         page.on(
