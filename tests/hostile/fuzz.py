@@ -174,7 +174,8 @@ def odd(value: Any, chance: random.Random) -> Any:
     elif way < 0.2 and isinstance(holder, dict) and holder is not root:
         holder[chance.choice(["k", "texts", "\ud800", "", "x" * 200, "id"])] = chance.choice(ODD)
     elif way < 0.3:
-        holder[place] = [holder[place]] * chance.choice([2, 3, 1001])
+        many = [2, 3] if isinstance(holder[place], dict | list) else [2, 3, 1001]  # never many of many
+        holder[place] = [holder[place]] * chance.choice(many)
     else:
         holder[place] = chance.choice(ODD)
     return root[""]
