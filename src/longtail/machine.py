@@ -24,6 +24,7 @@ from longtail.types import Floats
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # of malloc.h
 MOST_THREADS = 8  # every thread has buffers of its own
 SMALL = 2**18  # multiplications that OpenBLAS does in one thread
+COMPILER = 110_000_000  # bytes that numba takes
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -26,7 +26,7 @@ from longtail.data.tokens import Words
 from longtail.files import read_arrays, write_arrays
 from longtail.labels.blocks import unit_rows
 from longtail.labels.tree import Clusters, clusters, pifa
-from longtail.machine import cores, in_threads, need
+from longtail.machine import COMPILER, cores, in_threads, need
 from longtail.parts import Run, Voice
 from longtail.records import Cost, Sizes, record
 from longtail.scorers.linear import Forest, LinearScorer
@@ -36,7 +36,6 @@ TEXT_SHARE = 0.5  # of a label's text in what it is clustered by, beside its poi
 WORK = 2e8  # entries of points × children of a block
 MOST_TREES = 20
 ENTRY = 12  # bytes of an entry of a row
-COMPILER = 110_000_000  # bytes that numba takes
 Rows = tuple[NDArray[np.int64], Ints, Floats, Floats]  # of children: ends, words, weights, biases
 
 

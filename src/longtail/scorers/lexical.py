@@ -21,6 +21,7 @@ from longtail.data.dataset import Split
 from longtail.data.tokens import Words
 from longtail.errors import DataError, RecipeError
 from longtail.files import read_arrays, write_arrays
+from longtail.machine import COMPILER, compiles
 from longtail.parts import Proposals, Query, Run, Voice
 from longtail.records import Cost, Sizes, When, record
 from longtail.search.inverted import Inverted, entries_of
@@ -79,7 +80,8 @@ class Lexical(Voice):
         texts = sizes.points + sizes.labels
         index = 24 * sizes.words * texts + 16 * texts + 8 * sizes.pairs
         pairs = 2.5 if self.pairs is not False else 1.0  # pieces and pairs of words have an index of their own
-        return Cost(memory=2 * pairs * index, disk=pairs * index, seconds=pairs * texts * 4e-5)
+        compiler = COMPILER if compiles() else 0
+        return Cost(memory=2 * pairs * index + compiler, disk=pairs * index, seconds=pairs * texts * 4e-5)
 
     def choose(
         self, train: Split, validation: Split | None, words: Words, **run: Unpack[Run]
