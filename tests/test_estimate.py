@@ -26,11 +26,11 @@ lt.fit(recipe, train)
 print(json.dumps([idle, needs.memory_bytes, memory_usage()[1]]))
 """
 
-# Their parts are measured with inceptionxml_lf, decaf, astec and frugal.
+# Most of their parts are measured with inceptionxml_lf, decaf, astec and frugal.
 HERE = [name for name in RECIPES if name not in WEIGHTS]
 LIKE_OTHERS = (
     "inceptionxml", "inceptionxml_plus", "eclare", "xmlcnn", "decaf", "siamesexml",
-    "depsl", "dexml", "ngame", "ngame_renee", "dpr", "ance", "lightxml",
+    "depsl", "dexml", "ngame", "ngame_renee", "dpr", "ance", "lightxml", "unidec", "attentionxml",
 )  # fmt: skip
 
 

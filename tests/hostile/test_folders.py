@@ -18,7 +18,7 @@ from longtail.artefact import build_artefact
 
 PATIENCE = 180  # seconds that one attempt, or the start, may take on a machine that has much else to do
 QUICK = ("knn", "hnsw", "ivf", "astec")
-SHARE = 19  # one attack of so many is tried by `make test`
+SHARE = 37  # one attack of so many is tried by `make test`
 BASE = {"hnsw": "frugal", "ivf": "frugal", "words": "frugal"}
 
 
