@@ -206,6 +206,14 @@ def test_without_label_texts_it_says_why_and_what_to_do():
         Gandalf().augment(replace(split, labels=Labels(6)), seed=0)
 
 
+def test_where_it_is_measured_first_labels_without_texts_make_no_points(caplog):
+    split = replace(small([[0], [1, 2]]), labels=Labels(6))
+    part = Gandalf(calibrate=True).fit(split)
+    assert part.fitted is None and part.augment(split) is split
+    assert part.alternatives() == (part,)
+    assert "the labels have no texts" in caplog.text
+
+
 def test_label_features_stand_in_where_points_have_no_texts():
     features = sp.csr_array(np.eye(6, 4, dtype=np.float32))
     split = replace(small([[0, 1], [2]]), texts=None, features=features[:2], labels=Labels(6, features=features))

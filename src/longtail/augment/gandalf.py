@@ -9,6 +9,7 @@ References: [Gandalf] eq. (6), tables 2, 6 and 7, figure 3; methods §6.1.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -26,6 +27,7 @@ from longtail.labels.propensity import bins, frequencies
 from longtail.records import record
 from longtail.types import Texts, joined, no_pairs
 
+log = logging.getLogger("longtail")
 BINS = 5  # as many as the paper cuts the labels into, head to tail
 
 
@@ -71,8 +73,12 @@ class Gandalf(SoftTargets):
             )
 
     def fit(self, train: Split, *, seed: int = 0) -> Self:
-        """Return these settings with the calibration that was fitted, where one is asked for."""
-        return replace(self, fitted=self.calibration(train, seed=seed).to_dict()) if self.calibrate else self
+        """Return these settings with the calibration that was fitted, where one is asked for and can be."""
+        if self.calibrate and nameless(train):
+            log.warning("the labels have no texts: Gandalf makes no points of them")
+        if not self.calibrate or nameless(train):
+            return self
+        return replace(self, fitted=self.calibration(train, seed=seed).to_dict())
 
     def alternatives(self) -> tuple[Self, ...]:
         """Return what held-out points choose from where neither twins nor shared words tell: none, self, soft."""
@@ -88,8 +94,8 @@ class Gandalf(SoftTargets):
 
     def augment(self, train: Split, *, seed: int = 0) -> Split:
         """Append the label points after the others; the same seed gives the same points."""
-        if self.calibrate and not self.calibration(train, seed=seed).trusted:
-            return train  # label texts that have nothing to do with their points make no points
+        if self.calibrate and (nameless(train) or not self.calibration(train, seed=seed).trusted):
+            return train  # label texts that have nothing to do with their points, or that are not there, make none
         chosen = self._chosen(train, np.random.default_rng((seed, 1)))
         labelled = _label_points(train, chosen, self.rows(train, seed=seed))
         whole = labelled if self.points == "labels" else _union(train, labelled)
@@ -121,6 +127,11 @@ class Gandalf(SoftTargets):
             bin_of = bins(frequencies(train.original.targets), BINS)
             shuffled = shuffled[np.argsort(-bin_of[shuffled], kind="stable")]
         return np.sort(shuffled[:size])
+
+
+def nameless(train: Split) -> bool:
+    """Return whether the labels of texts have none, so that nothing can be measured of them."""
+    return train.texts is not None and train.labels.texts is None
 
 
 def _has_words(train: Split) -> NDArray[np.bool_]:

@@ -80,17 +80,16 @@ class Candidate:
 def portfolio(auto: Auto, *, label_texts: bool) -> tuple[list[Candidate], dict[str, str]]:
     """List what may be tried, and why the others are left out: a setting that they do not have.
 
-    Without label texts there is no Gandalf, which makes points of them.
+    Without label texts `+gandalf`, which makes points of them, is left away.
     """
     found: list[Candidate] = []
     left_out: dict[str, str] = {}
     for named, recipe, usual in PORTFOLIO:
-        name, value, settings = named, find_recipe(recipe), usual
+        name, value = named, find_recipe(recipe)
         if not label_texts:
             name, value = named.removesuffix("+gandalf"), find_recipe(recipe.removesuffix("+gandalf"))
-            settings = usual | ({"gandalf": "none"} if value.augment else {})
         try:
-            value = overridden(value, [*settings.items(), *auto.settings])
+            value = overridden(value, [*usual.items(), *auto.settings])
             value.check()
         except RecipeError as reason:
             left_out[name] = str(reason)
@@ -98,7 +97,7 @@ def portfolio(auto: Auto, *, label_texts: bool) -> tuple[list[Candidate], dict[s
         if any(value == other.recipe for other in found):
             left_out[name] = "with these settings it is the same as another"
         else:
-            found.append(Candidate(name, value, settings))
+            found.append(Candidate(name, value, usual))
     if not found:
         asked = ", ".join(f"{path}={value}" for path, value in auto.settings)
         raise RecipeError(f"auto has no recipe to try that takes {asked}: {next(iter(left_out.values()))}")

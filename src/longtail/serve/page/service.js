@@ -16,13 +16,20 @@ export function hasKey() {
 
 function promptForKey() {
   keyPrompt ??= new Promise((resolve) => {
-    const dialog = document.getElementById("key-dialog");
-    const form = document.getElementById("key-form");
-    const field = document.getElementById("key");
+    const field = make("input", { id: "key", type: "password", autocomplete: "off", required: "" });
+    const form = make("form", { id: "key-form" },
+      make("h2", { id: "key-title", text: "API key" }),
+      make("p", { class: "hint", text: "This service asks for a key. It stays in this tab." }),
+      make("label", { class: "hidden", for: "key", text: "API key" }),
+      field,
+      make("div", { class: "row" },
+        make("button", { type: "submit", class: "strong", text: "Use it" }),
+        button("Not now", () => close(""), { id: "key-cancel" })));
+    const dialog = make("dialog", { id: "key-dialog", "aria-labelledby": "key-title" }, form);
     const close = (value) => {
       dialog.onclose = null;
       dialog.close();
-      field.value = "";
+      dialog.remove();
       keyPrompt = null;
       resolve(value);
     };
@@ -30,8 +37,8 @@ function promptForKey() {
       event.preventDefault();
       close(field.value.trim());
     };
-    document.getElementById("key-cancel").onclick = () => close("");
     dialog.onclose = () => close("");
+    document.body.append(dialog);
     dialog.showModal();
   });
   return keyPrompt;
