@@ -111,14 +111,14 @@ def test_a_folder_of_another_version_is_refused_in_one_line(model, tmp_path):
     run = tmp_path / "run"
     model.save(run)
     config = read_config(run)
-    assert config["schema"] == SCHEMA == 4
+    assert config["schema"] == SCHEMA == 5
     earlier = {"part": "recipe", "name": "knn", "shortlist": None, "classifier": None, "surrogate": None}
     write_config(run, config | {"schema": 1, "recipe": earlier})  # whole, as version 1 wrote it
     for load in (Model.load, Index.load, read_config):
         with pytest.raises(ModelError) as error:
             load(run)
         assert str(error.value) == (
-            f"{run}: written by another version of longtail (schema 1, this one reads 4); "
+            f"{run}: written by another version of longtail (schema 1, this one reads 5); "
             f"try `longtail upgrade {run}`, or train again"
         )
 

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from test_cli import run
 
 import longtail as lt
-from longtail.folder import SCHEMA, write_config
+from longtail.files import read_arrays, write_arrays
+from longtail.folder import SCHEMA, checksum, read_config, write_config
+from longtail.scorers import linear
 from longtail.upgrade import STEPS, upgrade
 
 TEXTS = ["red cat", "old dog", "wild fox"] * 10
@@ -31,6 +34,41 @@ def test_an_old_folder_answers_again(old):
     assert lt.Index.load(old).predict(["my fox"], k=1)[0][0][1] == "fox"
     done = run("upgrade", old)
     assert done.returncode == 0 and "is up to date" in done.stderr
+
+
+def test_trees_by_node_become_trees_by_word(tmp_path):
+    """Schema 4 listed the words of each node of `linear`; the answers stay the same."""
+    run_folder = tmp_path / "run"
+    lt.fit("linear", TEXTS, [[text.split()[1]] for text in TEXTS]).save(run_folder)
+    before = lt.Model.load(run_folder).predict(TEXTS[:3], k=3)
+    new = {name: np.array(values) for name, values in read_arrays(run_folder / linear.FILE).items()}
+    term = np.repeat(np.arange(len(new["owners"])), np.diff(np.append(0, new["ends"])))
+    word = np.repeat(np.arange(len(new["starts"]) - 1), np.diff(new["starts"]))[term]
+    node, nodes = new["owners"][term], len(new["firsts"]) - 1
+    order = np.lexsort((new["children"], word, node))
+    word, node = word[order], node[order]
+    last = np.append((word[1:] != word[:-1]) | (node[1:] != node[:-1]), True)
+    kept = ("roots", "firsts", "below", "biases", "labels")
+    old = {name: new[name] for name in kept} | {
+        "node_ends": np.cumsum(np.bincount(node[last], minlength=nodes)),
+        "words": word[last].astype(np.int32),
+        "word_ends": np.flatnonzero(last) + 1,
+        "children": new["children"][order],
+        "weights": new["weights"][order],
+    }
+    write_arrays(run_folder / linear.FILE, old)
+    config = read_config(run_folder)
+    files = config["files"] | {linear.FILE: checksum(run_folder / linear.FILE)}
+    write_config(run_folder, config | {"schema": 4, "files": files})
+    assert upgrade(run_folder) == 4
+    after = lt.Model.load(run_folder).predict(TEXTS[:3], k=3)
+    assert (after.labels == before.labels).all() and (after.scores == before.scores).all()
+    del old["words"]
+    write_arrays(run_folder / linear.FILE, old)
+    files = config["files"] | {linear.FILE: checksum(run_folder / linear.FILE)}
+    write_config(run_folder, config | {"schema": 4, "files": files})
+    with pytest.raises(lt.ModelError, match="stays as it is"):
+        upgrade(run_folder)
 
 
 def test_every_schema_from_the_first_known_one_has_a_step():
@@ -59,6 +97,7 @@ def test_a_changed_folder_is_refused(old):
 
 def test_a_model_without_its_texts(tmp_path):
     model = lt.fit("knn", TEXTS, [[text.split()[1]] for text in TEXTS])
+    model = model.kept({"split": "test", "points": 1, "bins": [], "examples": [{"text": "red cat"}]})
     model.save(tmp_path / "run", texts=False)
     assert not any(b"red cat" in file.read_bytes() for file in (tmp_path / "run").iterdir())
     index = lt.Index.load(tmp_path / "run")

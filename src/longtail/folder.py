@@ -21,7 +21,7 @@ from longtail.errors import ModelError, one_line
 from longtail.files import indented, read_json, regular, write_json
 from longtail.whole import held, whole_file
 
-SCHEMA = 4
+SCHEMA = 5
 METRICS, CARD = "metrics.json", "README.md"
 REPLACED = (METRICS, CARD)  # no answer depends on them
 NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)  # of a file of a model folder
@@ -99,11 +99,18 @@ def with_evaluation(kept: Sequence[Mapping[str, Any]], new: Mapping[str, Any]) -
     return (*others, {**new, "date": datetime.now(UTC).isoformat(timespec="seconds")})
 
 
+def without_texts(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out the few points of an evaluation to try a model with."""
+    return {name: value for name, value in evaluation.items() if name != "examples"}
+
+
 def keep_evaluation(folder: Path, facts: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Keep figures with the model whose facts are given, in metrics.json and its card."""
     with changing(folder) as config:
         if any(config.get(name) != facts[name] for name in ("recipe", "labels", "points", "dataset")):
             raise ModelError(f"{folder}: the model was replaced while it was evaluated; evaluate it again")
+        if not config.get("examples"):  # a folder that was asked to keep no texts
+            new = without_texts(new)
         kept = with_evaluation(read_evaluations(folder), new)
         try:
             contents = {METRICS: indented({"evaluations": kept}), CARD: write_card(config, kept)}

@@ -32,6 +32,7 @@ from longtail.labels.journal import Added, Change, Journal, Removed
 from longtail.model import Model, strings
 from longtail.predictions import Groups, Predictor, Rules, finished, predict
 from longtail.scorers.added import Additions, similar_labels
+from longtail.search.inverted import Inverted
 from longtail.signatures import Signature
 from longtail.types import LabelMatrix, Texts, TopK, counted, joined
 
@@ -363,12 +364,12 @@ class Index:
 
     def _similar(self, texts: Sequence[str]) -> sp.csr_array:
         """Find trained labels with similar texts."""
-        return similar_labels(self.model.words, self._name_bags, texts)
+        return similar_labels(self.model.words, self._names, texts)
 
     @cached_property
-    def _name_bags(self) -> sp.csr_array:
-        """The words of the trained labels' texts, (L, V)."""
-        return self.model.words.bag(self.model.labels.texts or [])
+    def _names(self) -> Inverted:
+        """The texts of the trained labels, to search by words."""
+        return Inverted.build(self.model.words.bag(self.model.labels.texts or []))
 
     def _apply(self, changes: Sequence[Change]) -> None:
         """Make the changes that are in force visible, all at once."""

@@ -39,6 +39,7 @@ from longtail.folder import (
     read_evaluations,
     verify_files,
     with_evaluation,
+    without_texts,
     write_config,
 )
 from longtail.labels.journal import FILE
@@ -214,11 +215,12 @@ class Model:
     ) -> None:  # fmt: skip
         """Write the model folder, whole or not at all, with the log of its training.
 
-        Without `texts` no training text is kept: predictions are not explained by points near them, and training
+        Without `texts` no text of a point is kept: predictions are not explained by points near them, and training
         cannot go on from the folder. The words of the vocabulary stay, and `knn` keeps those of each point, unordered.
         """
         if not texts:
-            replace(self, examples=None).save(path, force=force, log=log)
+            figures = tuple(without_texts(one) for one in self.evaluations)
+            replace(self, examples=None, evaluations=figures).save(path, force=force, log=log)
             return
         with (
             held(Path(path)),

@@ -20,6 +20,7 @@ from longtail.data.tokens import Words
 from longtail.parts import Query
 from longtail.scorers.added import Additions, Scale, similar_labels
 from longtail.scorers.fused import FusedScorer
+from longtail.search.inverted import Inverted
 from longtail.types import Floats, LabelMatrix, TopK, contains
 
 LABELS, POINTS, PAIRS = 5000, 1000, 4000  # that are looked at
@@ -53,10 +54,10 @@ def as_new(scorer: FusedScorer, words: Words, validation: Split) -> tuple[Floats
     assert names is not None, "fit_scale has seen them"
     draw = np.random.default_rng(0)
     labels = np.sort(draw.permutation(len(names))[:LABELS])
-    bags = words.bag(names)
+    index = Inverted.build(words.bag(names))
 
     def near(some: Sequence[str]) -> sp.csr_array:
-        similar = similar_labels(words, bags, some)
+        similar = similar_labels(words, index, some)
         own = sp.csr_array((np.ones(len(labels)), (np.arange(len(labels)), labels)), similar.shape)
         similar = sp.csr_array(similar - similar.multiply(own))  # a new label is not there yet
         similar.eliminate_zeros()

@@ -47,31 +47,33 @@ from longtail.parts.serving import (
     below,
 )
 from longtail.parts.trained import (
-    DRAWN,
-    TARGETS,
-    Batch,
     BuiltClassifier,
     BuiltHead,
     BuiltOrder,
     BuiltSampler,
+    Network,
+    Noise,
+    Prepared,
+    Remembers,
+    Table,
+    TextsAs,
+    Tower,
+)
+from longtail.parts.training import (
+    DRAWN,
+    TARGETS,
+    Batch,
     Candidates,
     Contexts,
     Factors,
     Fit,
     Inputs,
-    Network,
-    Noise,
     Place,
     Points,
-    Prepared,
-    Remembers,
     Replace,
     States,
     Step,
-    Table,
-    TextsAs,
     Tokenizer,
-    Tower,
 )
 
 __all__ = [

@@ -17,21 +17,8 @@ from longtail.data.tokens import Words
 from longtail.errors import RecipeError
 from longtail.labels.tree import LABELS_EACH
 from longtail.parts.serving import Arrays, Earlier, FrozenHead, FrozenTower, Retriever, Scorer
-from longtail.parts.trained import (
-    BuiltClassifier,
-    BuiltHead,
-    BuiltOrder,
-    BuiltSampler,
-    Factors,
-    Fit,
-    Inputs,
-    Network,
-    Place,
-    Points,
-    Prepared,
-    Tokenizer,
-    Tower,
-)
+from longtail.parts.trained import BuiltClassifier, BuiltHead, BuiltOrder, BuiltSampler, Network, Prepared, Tower
+from longtail.parts.training import Factors, Fit, Inputs, Place, Points, Tokenizer
 from longtail.records import Cost, Part, Sizes, record
 from longtail.types import LabelMatrix, Progress, Texts
 

@@ -14,7 +14,7 @@ from longtail.data.tokens import Words
 from longtail.types import Floats, Ints, LabelMatrix
 
 if TYPE_CHECKING:
-    from longtail.parts.trained import Inputs
+    from longtail.parts.training import Inputs
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 Near: TypeAlias = Callable[[Sequence[str]], sp.csr_array]  # label texts to similarities with trained ones, (A, L)

@@ -23,10 +23,10 @@ from longtail.data.tokens import Words, terms
 from longtail.errors import ModelError
 from longtail.parts import Near, Proposals, Query, Scorer
 from longtail.scorers.fused import FusedScorer
-from longtail.types import Floats, best_of, rows_of
+from longtail.search.inverted import Inverted
+from longtail.types import Floats, rows_of
 
 NEAREST = 10  # trained labels that a new one is the mean of
-BLOCK = 64  # new labels that are compared with all trained ones at once
 UNKNOWN = 0.5  # weight of similarity through words that vectors do not know
 
 
@@ -113,12 +113,10 @@ class Additions:
         return all_words, new_words
 
 
-def similar_labels(words: Words, names: sp.csr_array, texts: Sequence[str]) -> sp.csr_array:
-    """Find the trained labels whose texts, bags (L, V), share the most with new ones: similarities (A, L)."""
-    bags, lists = words.bag(texts), sp.csr_array(names.T)
-    blocks = (bags[start : start + BLOCK] for start in range(0, bags.shape[0], BLOCK))
-    best = [best_of(sp.csr_array(block @ lists), NEAREST) for block in blocks]
-    return sp.csr_array(sp.vstack([rows_of(top.labels, top.scores, names.shape[0]) for top in best]))
+def similar_labels(words: Words, names: Inverted, texts: Sequence[str]) -> sp.csr_array:
+    """Find the trained labels whose texts share the most with new ones: similarities (A, L)."""
+    found, similarities = names.nearest_batch(0, words.bag(texts), NEAREST)
+    return rows_of(found, similarities, names.groups[0].shape[0])
 
 
 def _weights(text: str, words: Words) -> dict[str, float]:
