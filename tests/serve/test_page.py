@@ -4,79 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from serve.conftest import ANIMALS, FREQUENCIES
-from serve.double import Double
+from serve.pages import a_browser, a_visit, animals, labels_tab, needs_chromium, ready, shot, texts  # noqa: F401
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
-SHOTS = os.environ.get("LONGTAIL_SCREENSHOTS")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt install chromium")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with sync.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def visit(browser, start):
-    """Open the page of a new service; whatever the browser complains about fails the test."""
-    complaints, contexts = [], []
-
-    def visit_page(*indexes, context=None, path="/", **options):
-        client = start(*indexes, **options)
-        contexts.append(browser.new_context(**(context or {})))
-        page = contexts[-1].new_page()
-        page.set_default_timeout(30_000)
-        page.on("console", lambda message: message.type in ("error", "warning") and complaints.append(message.text))
-        page.on("pageerror", lambda reason: complaints.append(str(reason)))
-        page.on(
-            "request", lambda request: request.url.startswith(str(client.base_url)) or complaints.append(request.url)
-        )
-        page.client = client
-        page.goto(str(client.base_url).rstrip("/") + path)
-        return page
-
-    visit_page.complaints = complaints
-    yield visit_page
-    for context in contexts:
-        context.close()
-    assert complaints == []
-
-
-def animals(name="animals", more=(), **options):
-    return Double(name, [*ANIMALS, *more], [*FREQUENCIES, *(2 for _ in more)], **options)
-
-
-def ready(page):
-    page.wait_for_selector("#about:not(:empty)")
-    return page
-
-
-def shot(page, name):
-    if SHOTS:
-        page.screenshot(path=Path(SHOTS) / f"{name}.png", full_page=True)
-
-
-def texts(page, selector=".row-label .label"):
-    return page.locator(selector).all_text_contents()
-
-
-def labels_tab(page):
-    page.click("#tab-labels")
-    page.wait_for_selector(".label-list li")
-    return page
+pytestmark = needs_chromium
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -412,55 +347,3 @@ def test_the_page_of_the_api_shows_every_path(visit):
     shot(page, "docs")
     assert all("401" in message for message in visit.complaints)
     visit.complaints.clear()
-
-
-@pytest.fixture(scope="module")
-def axe(tmp_path_factory):
-    """Fetch axe-core, which finds what keeps people from using a page."""
-    npm, folder = shutil.which("npm"), tmp_path_factory.mktemp("axe")
-    if npm is None:
-        pytest.skip("npm is not installed: apt install npm")
-    command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), "axe-core@4"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    if done.returncode:
-        pytest.skip(f"axe-core cannot be fetched: {done.stderr.strip().splitlines()[-1:]}")
-    return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
-
-
-def violations(page, axe):
-    page.evaluate(axe)
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-    return [f"{one['id']}: {node['html'][:200]} ({node['failureSummary']})" for one in found for node in one["nodes"]]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
-def test_nothing_keeps_anybody_out(visit, axe, tmp_path, scheme, width):
-    context = {"color_scheme": scheme, "viewport": {"width": width, "height": 900}, "bypass_csp": True}
-    page = ready(
-        visit(animals("sure", probable=True, examples=[("my red cat", [0, 3])]), animals("other", ["dog house"]),
-              context=context, feedback=tmp_path / "feedback.jsonl")
-    )  # fmt: skip
-    found = violations(page, axe)
-    page.click("#welcome .chip")
-    page.wait_for_selector("#echo mark", state="attached")
-    page.click("#code summary")
-    found += violations(page, axe)
-    page.click(".row-label .label >> nth=0")
-    page.wait_for_selector("#details svg")
-    found += violations(page, axe)
-    page.keyboard.press("Escape")
-    page.fill("#query", "my brown thing")
-    page.wait_for_selector(".doubt")
-    page.hover(".row-label .mark")
-    found += violations(page, axe)
-    page.click("#tab-table")
-    page.fill("#lines", "red cat\nwild fox")
-    page.click("text=Find labels")
-    page.wait_for_selector("#sheet tr")
-    found += violations(page, axe)
-    found += violations(labels_tab(page), axe)
-    page.goto(f"{page.client.base_url}/docs")
-    page.wait_for_selector(".path")
-    assert found + violations(page, axe) == []
