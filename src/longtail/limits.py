@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 from pathlib import Path
+
+from longtail.system import address_space, memory
 
 LEAST = 400 * 2**20  # bytes of address space that the libraries of every command take together
 THREAD = 512 * 2**20  # bytes of address space that each further thread may take: its stack, its heap, its buffers
@@ -19,12 +20,6 @@ WORDS = (  # of libraries that raise something else than MemoryError
     "allocate memory", "unable to allocate", "bad_alloc", "out of memory", "not enough memory", "failed to map segment",
     "can't start new thread", "error return without exception set", "insufficient memory",
 )  # fmt: skip
-
-
-def address_space() -> int | None:
-    """Return the bytes of address space that this process may take (`ulimit -v`); None: any."""
-    limit = min(resource.getrlimit(resource.RLIMIT_AS), key=lambda value: (value == resource.RLIM_INFINITY, value))
-    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def cgroup() -> tuple[int, int] | None:
@@ -38,7 +33,7 @@ def cgroup() -> tuple[int, int] | None:
         inside = Path(place.lstrip("/"))
         for folder in (inside, *inside.parents):  # in a container, only the last may be there
             most, now = (_number(root / folder / name) for name in names)
-            if most is not None and now is not None and most < _machine():
+            if most is not None and now is not None and most < memory():
                 found.append((most, now))
     return min(found, default=None, key=lambda one: one[0] - one[1])
 
@@ -86,11 +81,6 @@ def few_threads() -> None:
             if not os.environ.get(name, "").isdecimal() or int(os.environ[name]) > int(most):
                 os.environ[name] = most
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # the others reserve a gigabyte at once
-
-
-def _machine() -> int:
-    """Return the bytes of memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _number(path: Path) -> int | None:

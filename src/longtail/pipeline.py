@@ -24,7 +24,7 @@ from longtail.evaluation import Evaluation
 from longtail.explanations import draw_examples
 from longtail.labels.matching import match_labels, padded, same_labels
 from longtail.labels.propensity import Propensity, frequencies
-from longtail.limits import address_space, cgroup
+from longtail.limits import cgroup
 from longtail.machine import memory_usage, numbers
 from longtail.metrics import evaluate as measure
 from longtail.model import Examples, Model
@@ -35,6 +35,7 @@ from longtail.records import Sizes, StageDone, When
 from longtail.scales import fit_scale, highest
 from longtail.scorers.added import Scale
 from longtail.scorers.fused import choose_weights, quality
+from longtail.system import address_space
 from longtail.thresholds import HeldOut
 from longtail.types import Progress, TopK, contains
 

@@ -13,17 +13,18 @@ import sys
 from types import FrameType
 
 from longtail.errors import ResourceError
-from longtail.limits import LEAST, address_space, few_threads, in_words, is_shortage, shortage
+from longtail.limits import LEAST, few_threads, in_words, is_shortage, shortage
+from longtail.system import FORKS, address_space, signals
 
 PR_SET_PDEATHSIG = 1  # of Linux
-PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-STOPPED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)  # by somebody else than memory
+PASSED_ON = signals("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+STOPPED = signals("SIGINT", "SIGTERM", "SIGHUP", "SIGPIPE")  # by somebody else than memory
 GRACE = 60  # seconds after SIGTERM until a command that hears nothing is killed
 
 
 def main() -> None:
     """Run the command line."""
-    if not in_words():
+    if not in_words() or not FORKS:
         _run()
         return
     space = address_space()
@@ -93,7 +94,7 @@ def _end_with(parent: int) -> None:
     """Ask Linux to end this process with the one that waits for it."""
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    except (AttributeError, OSError):  # another system
+    except (AttributeError, OSError, TypeError):  # another system
         return
     if os.getppid() != parent:  # it ended before it could be asked
         sys.exit(1)

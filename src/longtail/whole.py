@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import json
 import os
 import re
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from longtail import system
 from longtail.errors import DataError, Occupied
+from longtail.system import LOCKLESS, QUIET, flags, lock
 
 WRITTEN = re.compile(  # every name that longtail gives to a file of a model or of a data set in any format
     r"(config|dataset|augmentation|metrics|signature|tokenizer|encoder)\.json|README\.md|log\.csv|\w+\.(safetensors|arrow)|"
@@ -29,7 +31,7 @@ WRITTEN = re.compile(  # every name that longtail gives to a file of a model or 
 TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{12}\.tmp(\.\w+)?")
 EARLIER = re.compile(r"\.(config\.json|index_[0-9a-f]+\.safetensors)\.[a-z0-9_]{8}\.\w+")  # as they were named before
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux
-LOCKLESS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # of file systems that have no locks
+DAY = 24 * 60 * 60  # seconds after which nobody is writing any more, where there are no locks
 UNABLE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)  # of a kernel or a file system that cannot exchange
 
 
@@ -115,7 +117,9 @@ def _written_by_us(folder: Path) -> bool:
 
 def synced(path: Path) -> None:
     """Wait until the disk has a file, or the names in a folder."""
-    handle = os.open(path, os.O_RDONLY)
+    if not system.OPENS_FOLDERS and path.is_dir():
+        return  # the system keeps names by itself
+    handle = os.open(path, os.O_RDONLY if system.OPENS_FOLDERS else os.O_RDWR)  # only what may be written is forced
     try:
         os.fsync(handle)
     finally:
@@ -143,7 +147,7 @@ def _exchange(one: Path, two: Path) -> None:
     """Ask Linux to exchange two names."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except AttributeError:  # another system, or an old library
+    except (AttributeError, TypeError):  # another system, or an old library
         raise OSError(errno.ENOSYS, "cannot exchange names") from None
     if rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(two), RENAME_EXCHANGE):
         number = ctypes.get_errno()
@@ -157,7 +161,7 @@ def _made(path: Path, *, folder: bool) -> tuple[Path, int]:
         if folder:
             partial.mkdir(0o700)
         else:
-            os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            os.close(os.open(partial, flags("O_WRONLY", "O_CREAT", "O_EXCL", "O_CLOEXEC"), 0o600))
         handle = hold(partial)
         if handle is not None:
             return partial, handle
@@ -165,12 +169,14 @@ def _made(path: Path, *, folder: bool) -> tuple[Path, int]:
 
 def hold(path: Path, *, wait: bool = False, shared: bool = False) -> int | None:
     """Lock a file or folder until the handle is closed; None where another holds it, or where it is gone."""
+    if not system.OPENS_FOLDERS and path.is_dir():
+        return os.open(os.devnull, os.O_RDONLY)  # it cannot be locked either
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        handle = os.open(path, os.O_RDONLY | QUIET)
     except FileNotFoundError:
         return None
     try:
-        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+        lock(handle, shared=shared, wait=wait)
         mine = os.path.samestat(os.fstat(handle), path.stat(follow_symlinks=False))
     except (BlockingIOError, FileNotFoundError):  # another has it, or it was renamed meanwhile
         mine = False
@@ -204,7 +210,9 @@ def sweep(folder: Path, name: str = "") -> None:
 
 
 def _remove(entry: Path) -> None:
-    """Remove a temporary file or folder that nobody is writing."""
+    """Remove a temporary file or folder that nobody is writing: nobody holds its lock, or it is old where none are."""
+    if not _lockable(entry) and time.time() - entry.lstat().st_mtime < DAY:
+        return
     handle = hold(entry)
     if handle is None:
         return
@@ -215,6 +223,28 @@ def _remove(entry: Path) -> None:
             entry.unlink(missing_ok=True)
     finally:
         os.close(handle)
+
+
+def _lockable(path: Path) -> bool:
+    """Return whether the system and its file system lock what is here."""
+    if not system.OPENS_FOLDERS and path.is_dir():
+        return False
+    try:
+        handle = os.open(path, os.O_RDONLY | QUIET)
+    except OSError:  # gone meanwhile
+        return True
+    try:
+        lock(handle, shared=True, wait=False)
+    except OSError as reason:
+        return reason.errno not in LOCKLESS
+    finally:
+        os.close(handle)
+    return True
+
+
+def _mine(path: Path) -> bool:
+    """Return whether a file is this user's; where there are no users, temporary folders are nobody else's."""
+    return not hasattr(os, "getuid") or path.lstat().st_uid == os.getuid()
 
 
 def discard(folder: Path) -> None:
@@ -229,7 +259,7 @@ def temporary(what: str) -> Iterator[Path]:
     """Yield a folder among the system's temporary ones, gone afterwards; those of killed processes are swept."""
     place = Path(tempfile.gettempdir())
     for entry in place.glob(f".longtail-{what}.*.tmp"):
-        if TEMPORARY.fullmatch(entry.name) and entry.lstat().st_uid == os.getuid():
+        if TEMPORARY.fullmatch(entry.name) and _mine(entry):
             _remove(entry)
     folder, handle = _made(place / f"longtail-{what}", folder=True)
     try:

@@ -7,6 +7,7 @@ or an error. It ends, with its child processes, when standard input closes: a jo
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import shutil
@@ -38,6 +39,7 @@ from longtail.metrics import evaluate, precision, psndcg
 from longtail.model import Model
 from longtail.pipeline import fit
 from longtail.recipe import Recipe
+from longtail.system import memory
 from longtail.types import Progress, TopK
 from longtail.whole import temporary
 
@@ -182,8 +184,9 @@ class _Clock:
 
 def machine() -> dict[str, Any]:
     """Describe the machine and the versions that decide speed."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    facts: dict[str, Any] = {"cores": os.cpu_count(), "memory_gb": round(memory / 2**30), "cpu": platform.machine()}
+    facts: dict[str, Any] = {"cores": os.cpu_count(), "cpu": platform.machine()}
+    if memory() < math.inf:
+        facts["memory_gb"] = round(memory() / 2**30)
     return facts | versions()
 
 
@@ -219,7 +222,9 @@ def _exit_with_parent() -> None:
     """Wait for the end of standard input, then kill the whole process group."""
     while os.read(0, 1024):  # not through sys.stdin, whose lock would block the interpreter's exit
         pass
-    os.killpg(0, signal.SIGKILL)
+    if hasattr(os, "killpg"):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
 
 
 if __name__ == "__main__":

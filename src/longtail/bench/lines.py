@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -20,6 +19,7 @@ from typing import Any, TypeAlias
 from longtail.bench.peers import absent
 from longtail.bench.suite import Job, Suite, key_of, training_of
 from longtail.errors import DataError
+from longtail.system import lock
 from longtail.types import Progress
 
 Line: TypeAlias = dict[str, Any]
@@ -172,7 +172,7 @@ def _locked(out: Path) -> Iterator[None]:
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("ab") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file.fileno(), wait=False)
         except BlockingIOError:
             raise DataError("another bench is writing here", file=out, remedy="wait for it, or give --out") from None
         yield

@@ -8,7 +8,6 @@ overwritten by the next change. Writers of several processes take turns; readers
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.errors import DataError, ModelError, ResourceError
+from longtail.system import flags, lock, write_at
 from longtail.whole import held
 
 FILE = "labels.journal.jsonl"
@@ -110,8 +110,8 @@ class Journal:
     def _locked(self) -> int:
         """Open the file and wait for the turn; when the file was replaced meanwhile, take the new one."""
         while True:
-            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            handle = os.open(self.path, flags("O_RDWR", "O_CREAT", "O_NOFOLLOW", "O_CLOEXEC", "O_BINARY"), 0o644)
+            lock(handle)
             if os.fstat(handle).st_ino == _stamp(self.path).inode:
                 return handle
             os.close(handle)
@@ -127,7 +127,7 @@ class Journal:
             os.ftruncate(handle, self._end)  # what a crash cut off
             done = 0
             while done < len(lines):
-                done += os.pwrite(handle, lines[done:], self._end + done)
+                done += write_at(handle, lines[done:], self._end + done)
             os.fsync(handle)
         except OSError as reason:
             os.ftruncate(handle, self._end)

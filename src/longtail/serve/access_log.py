@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from longtail.serve.messages import Scope, header
+from longtail.system import flags
 
 STDERR = 2
 
@@ -16,8 +17,8 @@ class AccessLog:
     """Notes who asked for what, when, how it ended and how long it took."""
 
     def __init__(self, path: Path) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._file = STDERR if str(path) == "-" else os.open(path, flags, 0o600)
+        wanted = flags("O_WRONLY", "O_CREAT", "O_APPEND", "O_CLOEXEC", "O_BINARY")
+        self._file = STDERR if str(path) == "-" else os.open(path, wanted, 0o600)
 
     def note(self, scope: Scope, route: str, status: int, seconds: float) -> None:
         """Write a line at once: lines of several processes do not mix."""

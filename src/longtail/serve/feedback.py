@@ -6,7 +6,6 @@ A line has the text, the label (text, id, and raw id where there is one), whethe
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import stat
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.errors import DataError
+from longtail.system import flags, lock, read_at, unlock
 
 LARGEST = 256 * 2**20  # bytes of the file: whoever may ask could fill the disk otherwise
 
@@ -26,9 +26,9 @@ class Feedback:
 
     def __init__(self, path: Path) -> None:
         self._turn = threading.Lock()  # of the threads of this process; the lock of the file is for others
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+        wanted = flags("O_RDWR", "O_CREAT", "O_APPEND", "O_CLOEXEC", "O_NONBLOCK", "O_BINARY")
         try:
-            self._file = os.open(path, flags, 0o600)
+            self._file = os.open(path, wanted, 0o600)
         except OSError as reason:
             raise DataError(f"cannot be written: {reason.strerror}", file=path, remedy="choose another one") from None
         if not stat.S_ISREG(os.fstat(self._file).st_mode):
@@ -49,18 +49,18 @@ class Feedback:
         }
         data = json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
         with self._turn:
-            fcntl.flock(self._file, fcntl.LOCK_EX)
+            lock(self._file)
             try:
                 self._append(data)
             finally:
-                fcntl.flock(self._file, fcntl.LOCK_UN)
+                unlock(self._file)
 
     def _append(self, data: bytes) -> None:
         """Write at the end; what cannot be written whole is taken back."""
         size = os.fstat(self._file).st_size
         if size + len(data) > LARGEST:
             raise OSError(errno.EFBIG, "the feedback file is full")
-        if size and os.pread(self._file, 1, size - 1) != b"\n":
+        if size and read_at(self._file, 1, size - 1) != b"\n":
             data = b"\n" + data  # a line was cut short by a crash
         if os.write(self._file, data) < len(data):
             os.ftruncate(self._file, size)

@@ -14,7 +14,6 @@ import gc
 import logging
 import multiprocessing
 import os
-import resource
 import signal
 import socket
 import sys
@@ -38,10 +37,13 @@ from longtail.serve.gauges import SHARED
 from longtail.serve.held import POSSIBLE, Held, Notes, refuse
 from longtail.serve.settings import Limits, Settings
 from longtail.serve.wire import Wire
+from longtail.system import allow_open_files, signals
 from longtail.whole import temporary
 
 log = logging.getLogger("longtail.serve")
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+RELOAD = signals("SIGHUP")
+SHARES_PORTS = hasattr(socket, "SO_REUSEPORT")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 POLL_INTERVAL = 0.5  # seconds between two checks of the workers
 
@@ -54,13 +56,16 @@ def configure_logging() -> None:
 
 def listen(settings: Settings, *, shared: bool = False) -> socket.socket:
     """Bind the address of the settings, also `shared` with own workers; port 0 takes any free one."""
+    if shared and not SHARES_PORTS:
+        raise ResourceError("this system lets one process listen at a port: use --workers 1")
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if settings.port and not shared:
             _check_port_free(family, settings)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if SHARES_PORTS:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((settings.host.strip("[]"), settings.port))
     except socket.gaierror as reason:
         listener.close()
@@ -86,9 +91,7 @@ def serve(settings: Settings, listener: socket.socket, *, started: Callable[[], 
     if settings.workers > 1:
         for name in THREAD_VARIABLES:
             os.environ.setdefault(name, "1")  # parallelism comes from the workers
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # where even that is not allowed
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each connection takes two, and one here
+    allow_open_files()  # each connection takes two, and one here
     with temporary("metrics") as folder:
         os.environ[SHARED] = str(folder)  # what the workers count together
         try:
@@ -129,10 +132,12 @@ class _Server(uvicorn.Server):
         """Start, handle SIGHUP, then call `started`."""
         await super().startup(sockets)
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
         parent = multiprocessing.parent_process()
-        if parent is not None:  # a worker ends when its supervisor is killed
-            loop.add_reader(parent.sentinel, self.handle_exit, signal.SIGTERM, None)
+        with suppress(NotImplementedError):  # the event loop of Windows has neither
+            for number in RELOAD:
+                loop.add_signal_handler(number, self._reload)
+            if parent is not None:  # a worker ends when its supervisor is killed
+                loop.add_reader(parent.sentinel, self.handle_exit, signal.SIGTERM, None)
         if self._notes is not None:
             loop.add_reader(self._notes.fileno(), self._take_given, self._notes)
         self._on_started()
@@ -211,7 +216,8 @@ def _supervise(settings: Settings, listener: socket.socket, started: Callable[[]
     stop: list[int] = []
     try:
         with _signal_handlers(lambda number, _: stop.append(number)):
-            signal.signal(signal.SIGHUP, lambda *_: _signal(workers, signal.SIGHUP))
+            for number in RELOAD:
+                signal.signal(number, lambda number, _: _signal(workers, number))
             for worker in workers:
                 worker.start()
             while not stop and not all(worker.ready.is_set() for worker in workers):
