@@ -269,7 +269,7 @@ finally:
 
 @pytest.mark.slow
 def test_many_rows_in_bounded_memory_and_after_a_kill(tmp_path: Path) -> None:
-    rows = 200_000
+    rows = 1_000_000
     words = [f"word{n}" for n in range(300)]
     train = from_rows(
         {"train": ([f"{w} thing" for w in words], [[n % 50] for n in range(300)])}, label_texts=words[:50]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -35,6 +37,18 @@ def test_the_index_answers_as_the_model_does(run):
         gaps = np.diff(np.where(theirs.labels < 0, np.arange(4) * -9.0, theirs.scores), axis=1)
         same = np.abs(gaps).min(axis=1) > 1e-5  # no ties
         np.testing.assert_array_equal(ours.labels[same], theirs.labels[same])
+
+
+@every
+def test_several_threads_may_ask_at_once(run):
+    for served in (Model.load(run), Index.load(run)):
+        asked = [[text] for text in QUERIES] + [QUERIES * 3]
+        alone = [served.predict(texts, 4) for texts in asked]
+        with ThreadPoolExecutor(8) as pool:
+            together = list(pool.map(partial(served.predict, k=4), asked * 5))
+        for place, top in enumerate(together):
+            np.testing.assert_array_equal(top.labels, alone[place % len(asked)].labels)
+            np.testing.assert_array_equal(top.scores, alone[place % len(asked)].scores)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
