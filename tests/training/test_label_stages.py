@@ -22,7 +22,7 @@ from longtail.parts import DRAWN, Step
 from longtail.records import When, named
 from longtail.training.loop import Loop
 from longtail.training.stages import recluster as stage
-from longtail.training.stages import traverse
+from longtail.training.stages import training, traverse
 from longtail.training.stages.siamese import Pairs
 from longtail.types import label_matrix
 
@@ -201,6 +201,21 @@ def test_labels_are_clustered_by_the_sums_of_their_words():
     np.testing.assert_allclose(found, unit(sums), rtol=1e-4, atol=1e-5)
     by_points, _ = surrogate_and(named("recluster", num_clusters=8))
     assert fit.partition.of.tolist() != by_points.partition.of.tolist()
+
+
+def test_edges_and_validation_points_are_looked_at_in_blocks(monkeypatch):
+    """A graph has too many edges, and a point too many candidates, for all of them at once."""
+    draw = np.random.default_rng(0)
+    graph, vectors = random_walk(board(100).targets), unit(draw.normal(size=(board(100).targets.shape[1], 8)))
+    train = board(100)
+    scorer = lt.fit("knn", train).voices[0]
+    texts = train.texts.tolist()
+    whole, right = stage.pruned(graph, vectors, 0.9), training.hits(scorer, texts, train)
+    assert 0 < whole.nnz < graph.nnz and right.any()
+    monkeypatch.setattr(stage, "EDGES", 7)
+    monkeypatch.setattr(training, "ASKED", 9)
+    np.testing.assert_array_equal(stage.pruned(graph, vectors, 0.9).toarray(), whole.toarray())
+    np.testing.assert_array_equal(training.hits(scorer, texts, train), right)
 
 
 @pytest.mark.parametrize("prune", [0.3, 1.0])

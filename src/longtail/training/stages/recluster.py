@@ -20,6 +20,8 @@ from longtail.records import record
 from longtail.search.exact import unit
 from longtail.types import Floats
 
+EDGES = 2**16  # of a graph whose ends are compared at once
+
 
 @record
 class Recluster(Stage):
@@ -86,5 +88,9 @@ def pruned(graph: sp.csr_array, vectors: Floats, most: float) -> sp.csr_array:
     [[1.0, 1.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 1.0]]
     """
     rows, columns = edge_rows(graph), graph.indices
-    kept = (rows == columns) | (1 - np.einsum("ed,ed->e", vectors[rows], vectors[columns]) <= most)
+    kept = rows == columns
+    for start in range(0, len(rows), EDGES):
+        some = slice(start, start + EDGES)
+        cosines = np.einsum("ed,ed->e", vectors[rows[some]], vectors[columns[some]])
+        kept[some] |= 1 - cosines <= most
     return sp.csr_array((graph.data[kept], (rows[kept], columns[kept])), shape=graph.shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -20,6 +20,7 @@ IN_STEPS: tuple[Place, ...] = (
     "words", "batch", "candidates", "embeddings", "layers", "states", "contexts", "hidden",
 )  # fmt: skip
 WEIGHTS = (0.3, 0.6, 1.0)  # of augmented points, that are tried
+ASKED = 256  # validation points that are asked about at once: a text may have very many candidates
 MEASURED = 1000  # validation points that are measured after an epoch
 
 
@@ -90,12 +91,12 @@ class Training(LoopSettings, Stage):
         some = fit.validation.take(np.arange(min(len(fit.validation), MEASURED)))
 
         def measure() -> dict[str, float]:
-            scorer, query = network.scorer(), Query(some.need_texts("validation").tolist())
-            right = hits(scorer, query, some)
+            scorer, texts = network.scorer(), some.need_texts("validation").tolist()
+            right = hits(scorer, texts, some)
             measured = {"P@1+3+5": 100 * sum(float(right[:, :k].sum(axis=1).mean() / k) for k in (1, 3, 5))}
             measured["P@1"] = 100 * float(right[:, 0].mean())
             if scorer.retriever is not None:
-                measured |= scorer.retriever.metrics(query, scorer.tower, some.targets)
+                measured |= scorer.retriever.metrics(Query(texts), scorer.tower, some.targets)
             return measured
 
         return measure
@@ -117,14 +118,18 @@ def prepared(fit: Fit, places: tuple[Place, ...] = IN_STEPS) -> list[Prepared]:
     return [part for part in found if part is not None]
 
 
-def hits(scorer: Any, query: Query, validation: Any) -> NDArray[np.bool_]:
-    """Return which of the five best labels of validation points are right, (N, 5)."""
+def hits(scorer: Any, texts: Sequence[str], validation: Any) -> NDArray[np.bool_]:
+    """Return which of the five best labels of validation points are right, (N, 5); some points are asked at once."""
     spare = int(np.diff(validation.excluded.indptr).max(initial=0))
-    topk = TopK(*scorer.top(query, 5 + spare))
-    return contains(validation.targets, topk.without(validation.excluded, 5).labels)
+    found = list[NDArray[np.bool_]]()
+    for start in range(0, len(texts), ASKED):
+        some = validation.take(np.arange(start, min(start + ASKED, len(texts))))
+        topk = TopK(*scorer.top(Query(texts[start : start + ASKED]), 5 + spare))
+        found.append(contains(some.targets, topk.without(some.excluded, 5).labels))
+    return np.concatenate(found) if found else np.zeros((0, 5), np.bool_)
 
 
 def quality(scorer: Any, validation: Any) -> float:
     """Return the sum of P@1 and P@5 of validation points."""
-    right = hits(scorer, Query(validation.need_texts("validation").tolist()), validation)
+    right = hits(scorer, validation.need_texts("validation").tolist(), validation)
     return float(right[:, 0].mean() + right.mean())
