@@ -1,6 +1,6 @@
 """SYSTEM → WHAT IT HAS: locks, flags, signals and sizes that Linux has and others lack, each with what replaces it.
 
-Imports nothing that takes memory. Where a file cannot be locked at all, one writer at a time is up to the user.
+Imports nothing that takes memory. Where nothing can be locked, one writer at a time is up to the user.
 """
 
 from __future__ import annotations
@@ -53,14 +53,23 @@ LOCKLESS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # of file systems that h
 BEHIND = 2**30  # the byte of a file that stands for all of it, where only bytes are locked
 
 
-def lock(handle: int, *, shared: bool = False, wait: bool = True) -> None:
-    """Lock an open file until it is closed; BlockingIOError where another has it and nobody waits."""
-    if fcntl is not None:
-        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
-    elif msvcrt is not None:
-        _lock_byte(handle, msvcrt, wait=wait)
-    else:
-        raise OSError(errno.ENOTSUP, "this system has no locks")
+def lock(handle: int, *, shared: bool = False, wait: bool = True) -> bool:
+    """Lock an open file until it is closed; BlockingIOError where another has it and nobody waits.
+
+    Returns False where the system, or its file system, has no locks.
+    """
+    try:
+        if fcntl is not None:
+            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+        elif msvcrt is not None:
+            _lock_byte(handle, msvcrt, wait=wait)
+        else:
+            return False
+    except OSError as reason:
+        if reason.errno in LOCKLESS:
+            return False
+        raise
+    return True
 
 
 def unlock(handle: int) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from longtail import system
 from longtail.errors import DataError, Occupied
-from longtail.system import LOCKLESS, QUIET, flags, lock
+from longtail.system import QUIET, flags, lock
 
 WRITTEN = re.compile(  # every name that longtail gives to a file of a model or of a data set in any format
     r"(config|dataset|augmentation|metrics|signature|tokenizer|encoder)\.json|README\.md|log\.csv|\w+\.(safetensors|arrow)|"
@@ -180,8 +180,9 @@ def hold(path: Path, *, wait: bool = False, shared: bool = False) -> int | None:
         mine = os.path.samestat(os.fstat(handle), path.stat(follow_symlinks=False))
     except (BlockingIOError, FileNotFoundError):  # another has it, or it was renamed meanwhile
         mine = False
-    except OSError as reason:
-        mine = reason.errno in LOCKLESS  # one writer at a time is up to the user there
+    except OSError:
+        os.close(handle)
+        raise
     if mine:
         return handle
     os.close(handle)
@@ -234,12 +235,11 @@ def _lockable(path: Path) -> bool:
     except OSError:  # gone meanwhile
         return True
     try:
-        lock(handle, shared=True, wait=False)
-    except OSError as reason:
-        return reason.errno not in LOCKLESS
+        return lock(handle, shared=True, wait=False)
+    except BlockingIOError:  # another holds it
+        return True
     finally:
         os.close(handle)
-    return True
 
 
 def _mine(path: Path) -> bool:

@@ -205,11 +205,9 @@ def test_labels_are_clustered_by_the_sums_of_their_words():
 
 def test_edges_and_validation_points_are_looked_at_in_blocks(monkeypatch):
     """A graph has too many edges, and a point too many candidates, for all of them at once."""
-    draw = np.random.default_rng(0)
-    graph, vectors = random_walk(board(100).targets), unit(draw.normal(size=(board(100).targets.shape[1], 8)))
     train = board(100)
-    scorer = lt.fit("knn", train).voices[0]
-    texts = train.texts.tolist()
+    graph, scorer, texts = random_walk(train.targets), lt.fit("knn", train).voices[0], train.texts.tolist()
+    vectors = unit(np.random.default_rng(0).normal(size=(graph.shape[0], 8)))
     whole, right = stage.pruned(graph, vectors, 0.9), training.hits(scorer, texts, train)
     assert 0 < whole.nnz < graph.nnz and right.any()
     monkeypatch.setattr(stage, "EDGES", 7)

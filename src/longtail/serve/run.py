@@ -133,11 +133,10 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         loop = asyncio.get_running_loop()
         parent = multiprocessing.parent_process()
-        with suppress(NotImplementedError):  # the event loop of Windows has neither
-            for number in RELOAD:
-                loop.add_signal_handler(number, self._reload)
-            if parent is not None:  # a worker ends when its supervisor is killed
-                loop.add_reader(parent.sentinel, self.handle_exit, signal.SIGTERM, None)
+        for number in RELOAD:
+            loop.add_signal_handler(number, self._reload)
+        if RELOAD and parent is not None:  # a worker ends when its supervisor is killed; Windows cannot wait for that
+            loop.add_reader(parent.sentinel, self.handle_exit, signal.SIGTERM, None)
         if self._notes is not None:
             loop.add_reader(self._notes.fileno(), self._take_given, self._notes)
         self._on_started()
