@@ -133,7 +133,7 @@ INSIDE = {
         "run",
     ],
     "auto": ["portfolio", "search"],
-    "bench": ["variants", "suite", "changes", "peers", "job", "lines", "table"],
+    "bench": ["variants", "suite", "changes", "peers", "points", "job", "lines", "table"],
 }
 
 

@@ -91,7 +91,7 @@ def test_what_differs_in_serving_alone_is_trained_once(place, monkeypatch):
     suite, groups = suite_of(place, HEADS), []
     monkeypatch.setattr(job_module, "_latency_in_process", lambda folder, texts: latency(Index.load(folder), texts))
 
-    def run_here(jobs, scratch, progress):
+    def run_here(jobs, scratch, progress, points):
         groups.append([job.name for job in jobs])
         return job_module.run(jobs, scratch, progress)
 

@@ -7,7 +7,7 @@ difference that a few points decide is seen as such.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -105,12 +105,21 @@ def paired(
     >>> [(d.metric, d.difference) for d in paired(one, two, truth, np.ones(2))]
     [('P@1', 50.0), ('PSP@5', 50.0)]
     """
-    points = len(first)
+    return differences(per_point(first, targets, inverse), per_point(second, targets, inverse), draws=draws, seed=seed)
+
+
+def per_point(top: TopK, targets: LabelMatrix, inverse: NDArray[Any]) -> Gains:
+    """Return what each point adds to P@1 (its hits) and to PSP@5 (its gains, and the most that it could gain)."""
+    return replace(gains(top, targets, inverse, 5), hits=gains(top, targets, inverse, 1).hits)
+
+
+def differences(first: Gains, second: Gains, *, draws: int = DRAWS, seed: int = 0) -> list[Difference]:
+    """Compare P@1 and PSP@5 of the second with the first; hits and gains may be means over several models."""
+    points = len(first.hits)
     if points == 0:
         return []
-    hits = np.stack([gains(top, targets, inverse, 1).hits for top in (first, second)], 1)  # (N, 2)
-    at_5 = [gains(top, targets, inverse, 5) for top in (first, second)]
-    gained, best = np.stack([entry.gains for entry in at_5], 1), at_5[0].best
+    hits, gained = np.stack([first.hits, second.hits], 1), np.stack([first.gains, second.gains], 1)  # (N, 2)
+    best = first.best
     random = np.random.default_rng(seed)
     samples: list[NDArray[np.float64]] = []
     for _ in range(draws):

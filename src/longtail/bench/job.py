@@ -27,6 +27,7 @@ import numpy as np
 from longtail.auto.portfolio import Auto
 from longtail.bench.changes import job_data
 from longtail.bench.peers import run_peer
+from longtail.bench.points import keep
 from longtail.bench.suite import Job, auto_for, recipe_for, recipe_for_all
 from longtail.bench.variants import values, variant
 from longtail.data.dataset import Dataset
@@ -47,8 +48,13 @@ LATENCY_TEXTS, WARM_UP = 200, 20  # texts that are timed, and texts before them
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 
 
-def run(jobs: Sequence[Job], scratch: Path, progress: Progress | None = None) -> list[dict[str, Any]]:
-    """Fit once and evaluate for each job; returns the fields of their lines except those of the jobs themselves."""
+def run(
+    jobs: Sequence[Job], scratch: Path, progress: Progress | None = None, points: Path | None = None
+) -> list[dict[str, Any]]:
+    """Fit once and evaluate for each job; returns the fields of their lines except those of the jobs themselves.
+
+    What each test point adds to the metrics is left in the folder `points`, if there is one.
+    """
     data = job_data(jobs[0])
     facts: dict[str, Any] = {
         "fingerprint": data.fingerprint,
@@ -57,16 +63,21 @@ def run(jobs: Sequence[Job], scratch: Path, progress: Progress | None = None) ->
     }
     if jobs[0].kind == "peer":
         with temporary("bench") as work:
-            found = [run_peer(job, data, work) for job in jobs]
+            measured = [run_peer(job, data, work) for job in jobs]
     else:
-        found = _run_recipe(jobs, data, scratch, progress)
+        measured = _run_recipe(jobs, data, scratch, progress)
+    for job, (top, _) in zip(jobs, measured, strict=True):
+        if points is not None:
+            keep(points, job, top, data)
     shutil.rmtree(scratch, ignore_errors=True)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     facts |= {"threads": threads(), "commit": commit(), "machine": machine(), "time": now}
-    return [facts | own for own in found]
+    return [facts | own for _, own in measured]
 
 
-def _run_recipe(jobs: Sequence[Job], data: Dataset, scratch: Path, progress: Progress | None) -> list[dict[str, Any]]:
+def _run_recipe(
+    jobs: Sequence[Job], data: Dataset, scratch: Path, progress: Progress | None
+) -> list[tuple[TopK, dict[str, Any]]]:
     """Fit the recipe that has all that the jobs serve, and evaluate each way of serving it."""
     clock = _Clock(scratch / "spent.json")
     # A folder for each data set, so that a checkpoint of other data is never loaded.
@@ -75,7 +86,8 @@ def _run_recipe(jobs: Sequence[Job], data: Dataset, scratch: Path, progress: Pro
     model = fit(recipe, data.train, scratch=folder, progress=clock.watching(progress))
     costs = clock.spent() | {"peak_mb": round((memory_usage() or (0, 0))[1] / 1e6, 1)}
     models = [model] if len(jobs) == 1 else [served_as(model, recipe_for(job)) for job in jobs]
-    return [_measured(job, own, data) | costs for job, own in zip(jobs, models, strict=True)]
+    measured = [_measured(job, own, data) for job, own in zip(jobs, models, strict=True)]
+    return [(top, values | costs) for top, values in measured]
 
 
 def served_as(model: Model, recipe: Recipe) -> Model:
@@ -88,7 +100,7 @@ def served_as(model: Model, recipe: Recipe) -> Model:
     return replace(model, recipe=replace(model.recipe, objectives=objectives), vectors=vectors)
 
 
-def _measured(job: Job, model: Model, data: Dataset) -> dict[str, Any]:
+def _measured(job: Job, model: Model, data: Dataset) -> tuple[TopK, dict[str, Any]]:
     """Evaluate a model, and measure what it takes to serve it."""
     began = time.perf_counter()
     top = model.predict_split(data.test, 10)
@@ -106,7 +118,7 @@ def _measured(job: Job, model: Model, data: Dataset) -> dict[str, Any]:
         model.save(saved := folder / "model")
         size = sum(file.stat().st_size for file in saved.rglob("*") if file.is_file())
         milliseconds = _latency_in_process(saved, texts)
-    return measured.to_dict() | {
+    return top, measured.to_dict() | {
         **_more_metrics(top, data),
         **also,
         "done": model.facts()["done"],
@@ -213,7 +225,8 @@ def _main() -> None:
 
     jobs = [Job(**(job | {"change": tuple(job["change"]), "also": tuple(job["also"])})) for job in request["jobs"]]
     try:
-        send({"results": run(jobs, Path(request["scratch"]), progress)})
+        points = Path(request["points"]) if request.get("points") else None
+        send({"results": run(jobs, Path(request["scratch"]), progress, points)})
     except LongtailError as error:
         send({"error": str(error)})
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from longtail.bench.peers import absent
+from longtail.bench.points import compared
 from longtail.bench.suite import Job, Suite, key_of, training_of
 from longtail.errors import DataError
 from longtail.system import lock
@@ -35,6 +36,7 @@ def run_suite(suite: Suite, out: Path, *, only: Iterable[str] = (), begin: Begin
     `begin(job, number, total)` opens the progress of one job.
     """
     new = []
+    points = out.with_suffix(".points") if suite.intervals else None
     with _locked(out):
         done = {key for key, line in latest(read_lines(out, repair=True)).items() if "error" not in line}
         remaining = [job for job in suite.jobs(only) if job.key not in done]
@@ -52,19 +54,26 @@ def run_suite(suite: Suite, out: Path, *, only: Iterable[str] = (), begin: Begin
                 same = [one for one in remaining[number:] if trainings[one.key] == trainings[job.key]]
                 jobs += [one for one in same if not _taken_over(one, others)]
                 with begin(job, number, len(remaining)) if begin else nullcontext() as progress:
-                    results = run_jobs(jobs, scratch_of(out, *jobs), progress)
+                    results = run_jobs(jobs, scratch_of(out, *jobs), progress, points)
             named = [{"suite": suite.name, **one.described()} for one in jobs]
             lines = [names | result | names for names, result in zip(named, results, strict=True)]
-            with out.open("a", encoding="utf-8") as file:
-                file.write("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
-                file.flush()
-                os.fsync(file.fileno())
+            _append(out, lines)
             new += lines
             done |= {one.key for one in jobs}
+        if points is not None:
+            _append(out, list(compared(suite, latest(read_lines(out)), points)))
         folder = unfinished(out)
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
     return new
+
+
+def _append(out: Path, lines: Sequence[Line]) -> None:
+    """Append lines, on disk when it returns."""
+    with out.open("a", encoding="utf-8") as file:
+        file.write("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _taken_over(job: Job, lines: Iterable[Line]) -> list[Line]:
@@ -72,9 +81,11 @@ def _taken_over(job: Job, lines: Iterable[Line]) -> list[Line]:
     return [line for line in lines if job.is_answered_by(line)][-1:]
 
 
-def run_jobs(jobs: Sequence[Job], scratch: Path, progress: Progress | None = None) -> list[Line]:
+def run_jobs(
+    jobs: Sequence[Job], scratch: Path, progress: Progress | None = None, points: Path | None = None
+) -> list[Line]:
     """Run jobs of one training in a process of its own; a failure is a line for each, the message under `error`."""
-    request = json.dumps({"jobs": [asdict(job) for job in jobs], "scratch": str(scratch)}) + "\n"
+    request = {"jobs": [asdict(job) for job in jobs], "scratch": str(scratch), "points": points and str(points)}
     command = [sys.executable, "-m", "longtail.bench.job"]
     with tempfile.TemporaryFile() as stderr:
         process = subprocess.Popen(
@@ -84,7 +95,7 @@ def run_jobs(jobs: Sequence[Job], scratch: Path, progress: Progress | None = Non
         results: list[Line] = []
         try:
             with suppress(BrokenPipeError):  # it ended before it read; the exit code is reported below
-                process.stdin.write(request)
+                process.stdin.write(json.dumps(request) + "\n")
                 process.stdin.flush()
             for answer in process.stdout:
                 message = json.loads(answer)

@@ -6,8 +6,10 @@ computed here from those, with the frequencies of the original training points, 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +27,9 @@ from longtail.errors import DataError, ResourceError
 from longtail.evaluation import Evaluation
 from longtail.labels.propensity import Propensity, frequencies
 from longtail.metrics import evaluate
-from longtail.types import TopK
+from longtail.types import Texts, TopK
 
+WORD = re.compile(r"\b\w+\b")  # as the harness cuts texts
 LAYOUT = ("trn.jsonl.gz", "tst.jsonl.gz", "lbl.jsonl.gz")  # what the harness reads
 
 
@@ -42,8 +45,8 @@ def absent(job: Job) -> str:
     return ""
 
 
-def run_peer(job: Job, data: Dataset, work: Path) -> dict[str, Any]:
-    """Train and evaluate a peer; returns the fields of its line."""
+def run_peer(job: Job, data: Dataset, work: Path) -> tuple[TopK, dict[str, Any]]:
+    """Train and evaluate a peer; returns its predictions of the test points and the fields of its line."""
     variants = {way: split for way in job.also if len(split := variant(data.test, way, job.seed))}
     folder = _exported(job, data, stacked([data.test, *variants.values()]) if variants else data.test, work)
     out = work / "peer.jsonl"
@@ -70,7 +73,8 @@ def run_peer(job: Job, data: Dataset, work: Path) -> dict[str, Any]:
         "threads": report.get("threads"),  # the harness has its own number
         "versions": report.get("versions"),
     }
-    return measured.to_dict() | also | costs
+    own = TopK(top.labels[: len(data.test)], top.scores[: len(data.test)]).without(data.test.excluded)
+    return own, measured.to_dict() | also | costs
 
 
 def _evaluated(top: TopK, test: Split, data: Dataset) -> Evaluation:
@@ -85,7 +89,7 @@ def _evaluated(top: TopK, test: Split, data: Dataset) -> Evaluation:
 def _exported(job: Job, data: Dataset, test: Split, work: Path) -> Path:
     """Return a folder that the harness reads: the data set's own, if nothing was changed."""
     folder = find_data(job.data)
-    if not job.recipe and not job.change and not job.also and all((folder / name).is_file() for name in LAYOUT):
+    if not (job.recipe or job.change or job.also or job.pairs) and all((folder / name).is_file() for name in LAYOUT):
         return folder
     train = data.train
     if job.recipe:
@@ -93,8 +97,27 @@ def _exported(job: Job, data: Dataset, test: Split, work: Path) -> Path:
         if part.acts_on != ("dataset",):
             raise DataError(f"{job.recipe} mixes batches; a peer can only be given points", remedy="use gandalf")
         train = binarised(part.augment(train, seed=job.seed), job.binarise or 1.0)
-    write(data.with_splits(replace(train, augmented=None, source=None), test), work / "data", "jsonl")
+    train = replace(train, augmented=None, source=None)
+    if job.pairs:
+        texts = data.labels.texts
+        data = replace(data, labels=replace(data.labels, texts=None if texts is None else with_pairs(texts)))
+        train, test = (
+            replace(split, labels=data.labels, texts=with_pairs(split.need_texts("pairs"))) for split in (train, test)
+        )
+    write(data.with_splits(train, test), work / "data", "jsonl")
     return work / "data"
+
+
+def with_pairs(texts: Texts) -> Texts:
+    """Add every two neighbouring words of a text as one: features of pairs for a tool that counts words.
+
+    >>> with_pairs(Texts(["Red cat, old"])).tolist()
+    ['Red cat, old red_cat cat_old']
+    """
+    found = (WORD.findall(text.lower()) for text in texts)
+    return Texts(
+        " ".join([text, *map("_".join, itertools.pairwise(words))]) for text, words in zip(texts, found, strict=True)
+    )
 
 
 def _read_report(job: Job, out: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -65,6 +65,7 @@ class Peer:
     change: str | Words = ()
     also: Words = ()
     augment: str | None = None
+    pairs: bool | None = None  # whether it gets neighbouring words as one, beside the words
     set: dict[str, Any] = Field(default_factory=dict)  # of the augmentation
     binarise: float = Field(default=HARD, gt=0, le=1)
 
@@ -96,6 +97,7 @@ class Suite:
     seeds: tuple[int, ...] = (0,)
     columns: Words = COLUMNS
     ratio_to: str | None = None
+    intervals: bool = False  # whether recipes are compared with the best peers by a bootstrap over points
     note: str = ""
     reuse: Words = ()  # suites beside this one: what they have run already is not run again
     run: tuple[Run, ...] = ()
@@ -118,7 +120,7 @@ class Suite:
                 yield Job(
                     kind="peer", name=peer.name, recipe=peer.augment or "", settings=flat(peer.set), data=data,
                     change=changes(peer.change), tool=peer.tool or peer.name, also=peer.also,
-                    binarise=peer.binarise if peer.augment else None,
+                    pairs=peer.pairs, binarise=peer.binarise if peer.augment else None,
                 )  # fmt: skip
         for run in self.run:
             for data in run.data or self.data:
@@ -146,6 +148,7 @@ class Job:
     also: Words = ()  # variants of the test points that are measured too
     tool: str | None = None  # of a peer: its name in the harness
     binarise: float | None = None
+    pairs: bool | None = None  # of a peer: neighbouring words as one, beside the words
 
     def __str__(self) -> str:
         change = "".join(f", {change}" for change in self.change)
@@ -176,7 +179,16 @@ def key_of(line: Mapping[str, Any]) -> str:
     True
     """
     names = ("run", "kind", "recipe", "settings", "data", "change", "seed", "ensemble", "tool", "binarise", "budget")
-    return json.dumps([line.get(name) for name in names], sort_keys=True)
+    later = {name: line[name] for name in ("pairs",) if line.get(name) is not None}  # lines of before have none
+    return json.dumps([*(line.get(name) for name in names), *([later] if later else [])], sort_keys=True)
+
+
+def grouped(jobs: Iterable[Job], key: Callable[[Job], object]) -> list[list[Job]]:
+    """Put jobs with the same key together, in the order in which they come."""
+    groups: dict[object, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(key(job), []).append(job)
+    return list(groups.values())
 
 
 def read_suite(path: str | Path) -> Suite:

@@ -7,6 +7,8 @@ from pathlib import Path
 from statistics import median
 
 from longtail.bench.lines import Line, latest
+from longtail.bench.points import KIND as DIFFERENCE
+from longtail.bench.points import current
 from longtail.bench.suite import BINS, SUM, Claim, Job, Suite
 
 HEADS = {
@@ -28,6 +30,7 @@ def table(suite: Suite, lines: Iterable[Line], command: str) -> str:
         if not any(job.key in known for job in here):
             continue
         out += [f"## {name}", "", *_section(suite, here, known), "", *_choices(here, known)]
+        out += _differences(suite, here, known)
         out += _verdicts(suite, name, here, known)
     missing = [job for job in jobs if job.key not in known]
     if missing:
@@ -56,6 +59,35 @@ def _section(suite: Suite, jobs: list[Job], known: dict[str, Line]) -> list[str]
             cells.append(spread([line["seconds"] / baseline for line in lines] if baseline else [], "seconds"))
         out.append("| " + " | ".join(cells) + " |")
     return out
+
+
+def _differences(suite: Suite, jobs: list[Job], known: dict[str, Line]) -> list[str]:
+    """Say how far recipes are ahead of the best peers, and how sure that is."""
+    place = Path(jobs[0].data).name
+    own = [line for line in known.values() if line["kind"] == DIFFERENCE and line["data"] == place]
+    runs = list(dict.fromkeys((job.name, job.change) for job in jobs if job.kind == "recipe"))
+    rows = []
+    for line in (line for run in runs for line in own if (line["run"], tuple(line["change"])) == run):
+        if not suite.intervals or not current(line, known):
+            continue
+        cells = [difference(*line[metric]) for metric in ("P@1", "PSP@5")]
+        beside = line["beside"] + (" (the best on augmented points)" if line["recipe"] else "")
+        rows.append("| " + " | ".join([line["run"], beside, *cells]) + " |")
+    heads = [
+        "Ahead of the best peers by P@1; 95 % intervals of a bootstrap over test points, bold where zero is outside:"
+    ]
+    heads += ["", "| run | beside | P@1 | PSP@5 |", "|---|---|---:|---:|"]
+    return [*heads, *rows, ""] if rows else []
+
+
+def difference(value: float, low: float, high: float) -> str:
+    """Write a difference with its interval.
+
+    >>> difference(1.234, 0.5, 2.0), difference(-0.5, -2.0, 1.0)
+    ('**+1.23** [+0.50, +2.00]', '-0.50 [-2.00, +1.00]')
+    """
+    number = f"{value:+.2f}"
+    return (f"**{number}**" if low > 0 or high < 0 else number) + f" [{low:+.2f}, {high:+.2f}]"
 
 
 def _choices(jobs: list[Job], known: dict[str, Line]) -> list[str]:
