@@ -52,6 +52,7 @@ PARTS = {
     "chunked_bce": "longtail.losses.chunked:ChunkedBce",
     "objective": "longtail.parts:Objective",
     "shuffled": "longtail.training.orders:Shuffled",
+    "lengths": "longtail.training.orders:Lengths",
     "similar": "longtail.training.orders:Similar",
     "loop": "longtail.training.settings:LoopSettings",
     "training": "longtail.training.stages.training:Training",

@@ -83,6 +83,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "order": {
         "shuffled": lambda: named("shuffled"),
+        "lengths": lambda: named("lengths", window=2),
         "similar": lambda: named("similar", group=4),
         "similar by vectors": lambda: named("similar", by="vectors", group=None, refresh=2),
     },

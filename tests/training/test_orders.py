@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
@@ -13,8 +14,9 @@ from small import board, networks, short
 import longtail as lt
 from longtail.training import orders
 from longtail.training.loop import Loop, rate_factor
-from longtail.training.orders import Shuffled, Similar
+from longtail.training.orders import Lengths, Shuffled, Similar
 from longtail.training.settings import LoopSettings
+from longtail.types import Texts
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # bit-equal
 
@@ -69,6 +71,19 @@ def test_batches_hold_groups_of_similar_points(size):
     if size > 1:
         beside = np.diff(place[one]) % 50 == 1
         assert beside.mean() >= 1 - math.ceil(50 / size) / 49
+
+
+def test_texts_of_one_length_share_a_batch():
+    """The order is another in each epoch, every point comes once, and batches hold little padding."""
+    fit = networks(short("xmlcnn"), board(50))["training"].fit
+    words = np.random.default_rng(0).integers(1, 100, 50)
+    train = replace(fit.train, texts=Texts(" ".join(["w"] * count) for count in words))
+    order = Lengths(window=3).build(replace(fit, train=train), 8)
+    one, two = (order.rows(epoch, np.random.default_rng([0, epoch])) for epoch in (0, 1))
+    assert sorted(one) == sorted(two) == list(range(50)) and one.tolist() != two.tolist()
+    padding = [np.mean([words[batch].max() for batch in np.split(rows[:48], 6)]) for rows in (one, np.arange(50))]
+    assert padding[0] < 0.75 * padding[1]
+    assert order.rows(0, np.random.default_rng(1))[-2:].tolist() != one[-2:].tolist()
 
 
 @pytest.mark.parametrize("name", ["frugal", "xmlcnn"])

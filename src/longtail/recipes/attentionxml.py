@@ -12,6 +12,7 @@ from longtail.parts import Objective
 from longtail.recipe import Recipe
 from longtail.samplers.batch_pool import BatchPool
 from longtail.samplers.tree import Tree
+from longtail.training.orders import Lengths
 from longtail.training.settings import LoopSettings
 from longtail.training.stages.levels import Levels
 from longtail.training.stages.training import Training
@@ -24,7 +25,7 @@ def attentionxml() -> Recipe:
     References: [AttentionXML].
     """
     tree = Tree(pool=BatchPool(positives=4, random=64))
-    settings = LoopSettings(epochs=10, batch_size=64, learning_rate=0.005, clip=5.0, average=0.5)
+    settings = LoopSettings(epochs=10, batch_size=64, learning_rate=0.005, clip=5.0, average=0.5, order=Lengths())
     return Recipe(
         name="attentionxml",
         encoder=Recurrent(),
@@ -39,7 +40,7 @@ def laroberta() -> Recipe:
     This is the recipe of methods §5.13. References: [LaRoBERTa].
     """
     recipe = attentionxml()
-    settings = LoopSettings(epochs=4, batch_size=32, learning_rate=0.005, clip=5.0, average=0.5)
+    settings = LoopSettings(epochs=4, batch_size=32, learning_rate=0.005, clip=5.0, average=0.5, order=Lengths())
     return replace(
         recipe,
         name="laroberta",

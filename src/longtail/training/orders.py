@@ -1,4 +1,4 @@
-"""POINTS → THEIR ORDER IN AN EPOCH: shuffled, or similar points side by side."""
+"""POINTS → THEIR ORDER IN AN EPOCH: shuffled, texts of one length together, or similar points side by side."""
 
 from __future__ import annotations
 
@@ -34,6 +34,35 @@ class _Shuffled(BuiltOrder):
     def rows(self, epoch: int, draw: np.random.Generator) -> NDArray[np.int64]:
         """Draw an order."""
         return draw.permutation(self.count)
+
+
+@record
+class Lengths(BatchOrder):
+    """Texts of about one length share a batch, so that little of it is padding; else the order is drawn."""
+
+    part: ClassVar[str] = "lengths"
+    window: int = Field(default=16, ge=1)  # batches, drawn together, whose texts are sorted by length
+
+    def build(self, fit: Fit, batch_size: int) -> BuiltOrder:
+        """Count the words of texts."""
+        words = [text.count(" ") for text in fit.train.need_texts("batches")]
+        return _Lengths(np.array(words, np.int64), batch_size, self.window * batch_size)
+
+
+class _Lengths(BuiltOrder):
+    """Draws an order, sorts stretches of it, and draws the order of batches."""
+
+    def __init__(self, words: NDArray[np.int64], batch_size: int, window: int) -> None:
+        self.words, self.batch_size, self.window = words, batch_size, window
+
+    def rows(self, epoch: int, draw: np.random.Generator) -> NDArray[np.int64]:
+        """Draw an order."""
+        drawn = draw.permutation(len(self.words))
+        stretches = [drawn[start : start + self.window] for start in range(0, len(drawn), self.window)]
+        rows = np.concatenate([own[np.argsort(self.words[own], kind="stable")] for own in stretches])
+        whole = len(rows) // self.batch_size * self.batch_size
+        batches = draw.permutation(rows[:whole].reshape(-1, self.batch_size))
+        return np.concatenate([batches.ravel(), rows[whole:]])  # a batch that is not full comes last
 
 
 @record
