@@ -6,6 +6,7 @@ back from their folder, continue after a stop with the same bits, and survive em
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import replace
 from typing import Any
@@ -111,10 +112,16 @@ TABLE |= {"order": BatchOrder, "stages": Stage}
 Combination = tuple[str, ...]
 
 
+@functools.cache
+def part_of(kind: str, name: str) -> Any:
+    """Make a part of the table once: thousands of combinations are asked whether they fit."""
+    return KINDS[kind][name]()
+
+
 def recipe_of(combination: Combination, epochs: int = EPOCHS) -> Recipe:
     """Put the named parts together, with what they need beside them."""
     loop = LOOP | {"epochs": epochs}
-    parts = {kind: KINDS[kind][name]() for kind, name in zip(KINDS, combination, strict=True)}
+    parts = {kind: part_of(kind, name) for kind, name in zip(KINDS, combination, strict=True)}
     main = Objective(**{name: parts[name] for name in ("head", "sampler", "classifier", "loss")})
     if parts["loss"].needs_cosines and "cosine" in parts["classifier"].fields():
         for name, value in {"cosine": True, "scale": 1.0, "learn_scale": False, "bias": False}.items():
@@ -325,8 +332,12 @@ def test_every_pair_of_parts_keeps_the_contract(combination, tmp_path):
     survives_odd_data(combination)
 
 
+def pytest_generate_tests(metafunc):
+    if "model" in metafunc.fixturenames:  # all of them are looked for where they are tried
+        metafunc.parametrize("model", models() if metafunc.config.getoption("--slow") else CHOSEN[:1], ids=name_of)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("combination", models(), ids=name_of)
-def test_every_combination_of_parts_keeps_the_contract(combination, tmp_path):
-    keeps_the_contract(combination, tmp_path, epochs=8)  # some learn nothing to speak of in six steps
-    survives_odd_data(combination)
+def test_every_combination_of_parts_keeps_the_contract(model, tmp_path):
+    keeps_the_contract(model, tmp_path, epochs=8)  # some learn nothing to speak of in six steps
+    survives_odd_data(model)
