@@ -144,10 +144,13 @@ def test_a_text_is_read_as_if_it_were_alone():
         assert frozen.pieces(Query([TEXTS[place]])) == [str(words.vocabulary[i]) for i in one.ids[0, :length]]
 
 
-@pytest.mark.parametrize("levels", [[], [3], [2, 4]])
-def test_it_learns_and_comes_back(levels, tmp_path):
+SLOWLY = {"training__epochs": 80, "training__learning_rate": 0.02, "training__dense_learning_rate": 0.01}
+
+
+@pytest.mark.parametrize("levels, rates", [([], {}), ([3], {}), ([2, 4], SLOWLY)])
+def test_it_learns_and_comes_back(levels, rates, tmp_path):
     train = board()
-    model = lt.fit(small("attentionxml", sampler__levels=levels), train)
+    model = lt.fit(small("attentionxml", sampler__levels=levels, **rates), train)
     assert lt.evaluate(model, train).values["P@1"] > 90
     model.save(tmp_path / "run")
     loaded = Model.load(tmp_path / "run")
