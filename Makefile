@@ -20,7 +20,7 @@ help:  ## list the targets
 
 .venv/.installed-%: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing longtail[$(EXTRAS_$*)] into .venv (once) …"
-	@$(BIN)/pip install --quiet --quiet -c constraints.txt -e '.[$(EXTRAS_$*)]'
+	@$(BIN)/pip install --quiet --quiet --no-compile -c constraints.txt -e '.[$(EXTRAS_$*)]'
 	@touch $@
 
 setup: .venv/.installed-dev  ## make .venv with everything for development

@@ -11,6 +11,7 @@ from pathlib import Path
 if "PYTEST_XDIST_WORKER" in os.environ:  # as many processes as cores: one thread each
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,8 +43,11 @@ def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _file: None)
 
 
-def pytest_configure() -> None:
-    """Read the entry points of installed packages once: Fabric asks for them in every run of the loop."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Try fewer examples without --slow; read entry points once, for which Fabric asks in every run of the loop."""
+    hypothesis.settings.register_profile("quick", max_examples=30)
+    if not config.getoption("--slow"):
+        hypothesis.settings.load_profile("quick")
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
 
 

@@ -1,11 +1,11 @@
 """TEXT + LABEL → REASONS: the words that carried a prediction, what is near the text, and what is known of the label.
 
-A word's share is what the score loses without it, scored anew: that works for every recipe.
+A word's share is what the score loses without it, scored anew: that works for every recipe. A word with a subject
+that adds to the score carries its phrase, the function words before it, and none of these gets more than the phrase.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Set
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -148,7 +148,7 @@ class Reasons:
             rank=ranks.index(label) + 1 if label in ranks else None,
             frequency=int(model.frequencies[label]) if label < len(model.frequencies) else 0,
             bin=self.bin(label),
-            words=carried(text, score),
+            words=carried(text, score, model.words.function),
             points=self.near_points(text, label),
             label_texts=self.near_labels(text, labels),
             neighbours=self.neighbours(label, labels),
@@ -271,19 +271,48 @@ def draw_examples(texts: Texts | None, targets: LabelMatrix, labels: int) -> tup
     return tuple(found)
 
 
-def carried(text: str, score: Score) -> tuple[Word, ...]:
-    """Leave out one word after the other: what the score loses, largest first.
+def carried(text: str, score: Score, function: Set[str] = frozenset()) -> tuple[Word, ...]:
+    """Leave out one word after the other, content words with their function words: what is lost, largest first.
 
     >>> carried("Red cat, red dog", lambda text: float("dog" in text) + 0.5 * ("red" in text.lower()))
     (Word(word='dog', score=1.0), Word(word='red', score=0.5), Word(word='cat', score=0.0))
+    >>> carried("the red dog", lambda text: 2.0 * ("the" in text) - ("red" in text) + ("dog" in text), {"the"})
+    (Word(word='dog', score=3.0), Word(word='the', score=2.0), Word(word='red', score=-1.0))
     """
-    words = list(dict.fromkeys(WORD.findall(text.lower())))[:MOST_WORDS]
-    whole = score(text)
-    losses = []
-    for word in words:
-        rest = re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", " ", text.lower())
-        losses.append(Word(word, round(whole - score(rest), 6)))
-    return tuple(sorted(losses, key=lambda entry: -entry.score))
+    lower, whole = text.lower(), score(text)
+    places: dict[str, list[int]] = {}  # of each word among the words
+    spans = [match.span() for match in WORD.finditer(lower)]
+    for place, (start, end) in enumerate(spans):
+        places.setdefault(lower[start:end], []).append(place)
+    words = list(places)[:MOST_WORDS]
+
+    def loss(left_out: list[int]) -> float:
+        rest = list(lower)
+        for start, end in (spans[place] for place in left_out):
+            rest[start:end] = " " * (end - start)
+        return whole - score("".join(rest))
+
+    losses = {word: loss(places[word]) for word in words}
+    content = {place: word for word in words if word not in function and losses[word] > 0 for place in places[word]}
+    most: dict[str, float] = {}  # of the phrases that a function word stands in
+    plain = {place for word in words if word in function for place in places[word]}
+    for word, phrase in _phrases(content, plain).items():
+        losses[word] = loss([*places[word], *phrase])
+        for place in phrase:
+            own = lower[slice(*spans[place])]
+            most[own] = max(most.get(own, losses[word]), losses[word])
+    shares = {word: round(min(losses[word], most.get(word, losses[word])), 6) for word in words}
+    return tuple(Word(word, shares[word]) for word in sorted(words, key=lambda word: (-shares[word], word in function)))
+
+
+def _phrases(content: Mapping[int, str], function: Set[int]) -> dict[str, list[int]]:
+    """Give each function word, by its place, to the content word that follows, or to the last one: {word: places}."""
+    phrases: dict[str, list[int]] = {}
+    for place in sorted(function):
+        following = min((other for other in content if other > place), default=max(content, default=-1))
+        if following >= 0:
+            phrases.setdefault(content[following], []).append(place)
+    return phrases
 
 
 def name_of(labels: Labels, label: int) -> str:

@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -113,7 +114,7 @@ def compiles() -> bool:
 
 def need(package: str, extra: str) -> None:
     """Say which extra brings a package that is not there, without importing it."""
-    if find_spec(package) is None:
+    if sys.modules.get(package) is None and find_spec(package) is None:
         raise MissingExtra(package, extra)
 
 

@@ -166,7 +166,7 @@ def test_several_go_together():
 @pytest.mark.parametrize("levels", [[], pytest.param([3], marks=pytest.mark.slow)])
 def test_recipes_learn_with_it(name, levels):
     train = board()
-    model = lt.fit(small(f"attentionxml+{name}", sampler__levels=levels, training__epochs=60), train)
+    model = lt.fit(small(f"attentionxml+{name}", sampler__levels=levels), train)
     assert lt.evaluate(model, train).values["P@1"] > 90
 
 

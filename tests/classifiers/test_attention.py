@@ -144,10 +144,13 @@ def test_a_text_is_read_as_if_it_were_alone():
         assert frozen.pieces(Query([TEXTS[place]])) == [str(words.vocabulary[i]) for i in one.ids[0, :length]]
 
 
-@pytest.mark.parametrize("levels", [[], [3], [2, 4]])
-def test_it_learns_and_comes_back(levels, tmp_path):
+SLOWLY = {"training__epochs": 80, "training__learning_rate": 0.02, "training__dense_learning_rate": 0.01}
+
+
+@pytest.mark.parametrize("levels, rates", [([], {}), ([3], {}), ([2, 4], SLOWLY)])
+def test_it_learns_and_comes_back(levels, rates, tmp_path):
     train = board()
-    model = lt.fit(small("attentionxml", sampler__levels=levels, training__epochs=80), train)
+    model = lt.fit(small("attentionxml", sampler__levels=levels, **rates), train)
     assert lt.evaluate(model, train).values["P@1"] > 90
     model.save(tmp_path / "run")
     loaded = Model.load(tmp_path / "run")
@@ -174,8 +177,19 @@ def test_few_pairs_are_scored_in_parts_too(monkeypatch):
     assert model.vectors.tower.operations() > 1000
 
 
-@pytest.mark.parametrize("step", [5, 40, 170])
-def test_a_tree_goes_on_after_a_stop(step, tmp_path):
+@pytest.fixture(scope="module")
+def tree():
+    """A recipe with two levels of a tree, 28 steps for each stage, and what it learns without a stop."""
+    recipe = small("attentionxml+tailmix", sampler__levels=[2, 4], training__epochs=4, training__save_seconds=0)
+    recipe = recipe.override("levels.training.epochs", 4).override("levels.training.save_seconds", 0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield recipe, lt.fit(recipe, board())
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("step", [5, 40, 70])
+def test_a_tree_goes_on_after_a_stop(step, tree, tmp_path, no_fsync):
     class Stop(Exception):
         pass
 
@@ -186,9 +200,7 @@ def test_a_tree_goes_on_after_a_stop(step, tmp_path):
         if len(seen) == step:
             raise Stop
 
-    recipe = small("attentionxml+tailmix", sampler__levels=[2, 4], training__epochs=10, training__save_seconds=0)
-    recipe = recipe.override("levels.training.epochs", 10).override("levels.training.save_seconds", 0)
-    whole = lt.fit(recipe, board())
+    recipe, whole = tree
     with pytest.raises(Stop):
         lt.fit(recipe, board(), scratch=tmp_path, progress=watch)
     assert same(lt.fit(recipe, board(), scratch=tmp_path), whole)
@@ -228,7 +240,7 @@ def test_damaged_layers_are_refused(tmp_path):
 
 def test_explanations_say_what_a_label_looks_at(tmp_path):
     train = board()
-    lt.fit(small("attentionxml", sampler__levels=[]), train).save(tmp_path / "run")
+    lt.fit(small("attentionxml", sampler__levels=[], training__epochs=5), train).save(tmp_path / "run")
     index = lt.Index.load(tmp_path / "run")
     explanation = index.explanation("word3 filler1", 3)
     assert [word.word for word in explanation.looked] == ["word3", "filler1"]

@@ -15,6 +15,7 @@ from longtail.serve.settings import Settings
 
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture]
 app = create_app(Settings((Path("run"),)), indexes=(Double("animals", ANIMALS),)).app
+EXAMPLES = 15 if settings.get_current_profile_name() == "quick" else 150  # conftest.py: without and with --slow
 REFUSED = [400, 401, 403, 404, 405, 413, 415, 422]  # 413: a list that is too long may have too many bytes as well
 # A schema cannot say that there are as many ids as texts, nor that no raw id is there already.
 LOOSE = {"positive_data_acceptance": {"expected-statuses": ["2xx", 404, 422]}}
@@ -32,15 +33,8 @@ def fresh(start, tmp_path):
 
 
 @schema.parametrize()
-@settings(max_examples=15, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=QUIET)
 def test_every_operation_keeps_its_word(case, fresh):
-    case.call_and_validate(base_url=str(fresh.base_url))
-
-
-@pytest.mark.slow
-@schema.parametrize()
-@settings(max_examples=150, deadline=None, suppress_health_check=QUIET)
-def test_every_operation_keeps_its_word_for_long(case, fresh):
     case.call_and_validate(base_url=str(fresh.base_url))
 
 

@@ -32,6 +32,7 @@ from longtail.types import Floats, Ints, Texts
 SCHEMA = (Array("idf", ("vocabulary",), low=1e-6),)  # bags are divided by their length, which must not be zero
 MEMO = 1_000_000  # texts whose bags are kept at most
 FUNCTION = np.float32(5)  # idf of function words at most: titles have too few of them
+MILLION = 1_000_000
 UNKNOWN = 2**16  # unknown words whose readings are kept at most
 WORD = re.compile(r"\w+")
 PIECE = re.compile(rf"(?:[^\W\d_]|[{MARKS}{LETTERS}])+|\d+")
@@ -117,6 +118,17 @@ class Words:
     def places(self) -> dict[str, int]:
         """Where each word stands in the vocabulary."""
         return {word: place for place, word in enumerate(self.vocabulary)}
+
+    @cached_property
+    def function(self) -> frozenset[str]:
+        """The function words of the languages that texts are in, told by how many of a million texts have each."""
+        return frozenset(
+            function_words(
+                lambda word: (
+                    MILLION * math.exp(1 - self.idf[place]) if (place := self.places.get(word)) is not None else 0
+                )
+            )
+        )
 
     @classmethod
     def fit(cls, *collections: Iterable[str], pairs: bool = False) -> Words:
