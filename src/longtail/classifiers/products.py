@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,15 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 CHUNK = 4096  # label texts that are encoded at once
-Names = Callable[[slice], Floats]  # encodes the texts of some labels
+
+
+class Names(Protocol):
+    """The texts of labels."""
+
+    def __len__(self) -> int: ...
+
+    def __call__(self, some: slice) -> Floats:
+        """Encode some of them."""
 
 
 @record
@@ -71,7 +78,7 @@ class BuiltProducts(ABC):
             self.module.log_scale = nn.Parameter(torch.tensor([math.log(settings.scale)]), settings.learn_scale)
         if settings.bias:
             prior = log_prior(points) if settings.bias_init == "prior" else 0.0
-            self.tables["bias"] = network.table(np.full(self.labels, prior, np.float32))
+            self.tables["bias"] = network.table(np.full(self.labels, prior, np.float32), of_labels=True)
 
     @property
     def texts_as(self) -> TextsAs:
@@ -109,7 +116,7 @@ class BuiltProducts(ABC):
         """Return what scores are the products of."""
         from longtail.classifiers.normalised import normalised  # noqa: PLC0415  (torch)
 
-        vectors, rows = states.pooled, self.vectors(labels, texts, step)
+        vectors, rows = states.pooled, self.vectors(labels, texts, step.of_labels())
         if self.settings.cosine:
             vectors, rows = normalised(vectors), normalised(rows)
             vectors = vectors * self._scale()
@@ -130,10 +137,10 @@ class BuiltProducts(ABC):
         )
 
 
-def all_texts(names: Names, labels: int) -> Floats:
+def all_texts(names: Names) -> Floats:
     """Encode the texts of all labels in chunks: (L, D)."""
-    starts = range(0, labels, CHUNK)
-    return np.concatenate([names(slice(start, min(start + CHUNK, labels))) for start in starts])
+    starts = range(0, max(1, len(names)), CHUNK)
+    return np.concatenate([names(slice(start, min(start + CHUNK, len(names)))) for start in starts])
 
 
 def log_prior(points: Points) -> float:

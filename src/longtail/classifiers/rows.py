@@ -95,7 +95,8 @@ class BuiltRows(BuiltProducts):
         self, settings: Rows, points: Points, width: int, network: Network, head: BuiltHead | None = None
     ) -> None:
         start = _start(settings, points, width, network)
-        rows = network.table(start if head is None or settings.init != "vectors" else head.freeze()(start))
+        start = start if head is None or settings.init != "vectors" else head.freeze()(start)
+        rows = network.table(start, of_labels=True)
         super().__init__(settings, points, network)
         self.rows = rows
         self.tables = {"rows": rows} | self.tables

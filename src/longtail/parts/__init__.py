@@ -61,6 +61,7 @@ from longtail.parts.trained import (
 )
 from longtail.parts.training import (
     DRAWN,
+    OWN,
     TARGETS,
     Batch,
     Candidates,
@@ -78,6 +79,7 @@ from longtail.parts.training import (
 
 __all__ = [
     "DRAWN",
+    "OWN",
     "TARGETS",
     "Arrays",
     "Augmentation",

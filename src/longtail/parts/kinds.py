@@ -129,6 +129,8 @@ class Classifier(Part):
     """Vectors and labels to scores."""
 
     has_factors: ClassVar[bool] = False  # whether scores are products, whose factors it gives
+    can_split: ClassVar[bool] = True  # whether processes may share its labels, each of which scores its own
+    mixes_labels: ClassVar[bool] = False  # whether the vector of a label is made of other labels too
     hands_down: ClassVar[bool] = False  # whether its layers start from those that score something else
 
     def in_width(self, encoder: Any) -> int | None:
@@ -154,6 +156,9 @@ class Loss(Part):
 
     needs_cosines: ClassVar[bool] = False  # whether scores must be cosines as they are
     needs_rows: ClassVar[bool] = False  # whether it takes vectors and label vectors alone, and no scores
+    # whether losses over the labels of each process add up to that over all, with what `shards.split` tells; else each
+    # process gets the scores of all
+    adds_up: ClassVar[bool] = False
 
     @property
     def by_rows(self) -> bool:

@@ -1,0 +1,4 @@
+"""One process and several give the same training."""
+
+from __future__ import annotations
+
