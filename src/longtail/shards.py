@@ -16,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longtail.errors import ResourceError
+from longtail.system import end_with
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+PARENT = "LONGTAIL_PARENT"  # the process that has started this one, with which it ends
 BLOCK = 2**24  # bytes of a table that are sent to the process that writes it at once
 
 
@@ -169,6 +171,11 @@ def started() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
+def local_size() -> int:
+    """Count the processes of this training on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if started() else 1
+
+
 @contextmanager
 def joined() -> Iterator[Group]:
     """Join the processes that were started together, inside the block; alone where this one was started alone."""
@@ -178,6 +185,8 @@ def joined() -> Iterator[Group]:
     import torch  # noqa: PLC0415
     from torch import distributed  # noqa: PLC0415
 
+    if os.environ.get(PARENT) == str(os.getppid()):
+        end_with(os.getppid())
     backend = "gloo"
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())

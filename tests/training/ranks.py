@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,10 @@ def start(size: int, out: Path, *jobs: Job) -> list[tuple[int, str]]:
     from longtail.cli.launch import free_port
 
     there = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    there |= {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    there |= {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "ignore",
+    }  # one thread each, as the one that they are compared with
     command = [sys.executable, __file__, str(out), *(json.dumps(job) for job in jobs)]
     processes = [
         subprocess.Popen(command, env={**os.environ, **there, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
@@ -73,6 +77,8 @@ def main(out: Path, *jobs: Job) -> None:
         for place, (name, settings) in enumerate(jobs):
             recipe, scratch = find_recipe(name), out / str(place)
             stop[:] = [settings.pop("stop")] if "stop" in settings else []
+            if settings.pop("alone", False):  # without voices and augmentations: one run of the loop
+                recipe = replace(recipe, voices=(), augment=())
             for path, value in settings.items():
                 recipe = recipe.override(path, value)
             steps.clear()

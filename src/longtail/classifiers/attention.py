@@ -67,10 +67,10 @@ class LabelAttention(Classifier):
         super().check(recipe)
 
     def cost(self, sizes: Sizes) -> Cost:
-        """Count the rows with two moments, a copy to serve and one to save, and what a usual step keeps."""
+        """Count the rows with their moments, a copy to serve and one to save, and what a usual step keeps."""
         table = 4.0 * sizes.labels * sizes.width
         step = 4.0 * min(CELLS, sizes.batch_size * LABELS * WORDS)
-        return Cost(memory=5 * table + 6 * step, disk=table)
+        return Cost(memory=(2 + (1 + sizes.moments) / sizes.processes) * table + 6 * step, disk=table)
 
     def build(self, points: Points, width: int, network: Network, head: BuiltHead | None = None) -> BuiltAttention:
         """Make rows and layers."""

@@ -68,9 +68,9 @@ class Rows(Products):
         return None if self.init in ("nothing", "random", "vectors") else int(encoder.dim)
 
     def cost(self, sizes: Sizes) -> Cost:
-        """Count the rows with two moments, a copy to serve and one to save."""
+        """Count the rows with their moments, which processes share out, a copy to serve and one to save."""
         table = 4.0 * sizes.labels * sizes.width
-        return Cost(memory=5 * table, disk=table)
+        return Cost(memory=(2 + (1 + sizes.moments) / sizes.processes) * table, disk=table)
 
     def build(self, points: Points, width: int, network: Network, head: BuiltHead | None = None) -> BuiltRows:
         """Make the tables."""

@@ -70,11 +70,14 @@ class BatchPool(Sampler):
 
     def cost(self, sizes: Sizes) -> Cost:
         """Count scores, targets, loss and gradient of a batch against its pool, and what is mined."""
+        mined = 12.0 * self.mined * sizes.points if self.hard else 0.0
+        return Cost(memory=6 * 4.0 * sizes.batch_size * self.count(sizes) / sizes.processes + mined)
+
+    def count(self, sizes: Sizes) -> float:
+        """Count the labels of a pool."""
         each = sizes.pairs / max(sizes.points, 1)
         each = (each if self.positives is None else min(each, self.positives)) + self.hard
-        pool = min(sizes.labels, sizes.batch_size * each + self.random, self.size or np.inf)
-        mined = 12.0 * self.mined * sizes.points if self.hard else 0.0
-        return Cost(memory=6 * 4.0 * sizes.batch_size * pool + mined)
+        return min(sizes.labels, sizes.batch_size * each + self.random, self.size or np.inf)
 
     def build(self, network: Network) -> BuiltPool:
         """Make ready; nothing is mined yet."""

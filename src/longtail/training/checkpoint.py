@@ -47,9 +47,7 @@ class Checkpoint:
                 for _ in self.group.blocks(array) if isinstance(array, Shard) else ():
                     pass
 
-    def _described(
-        self, array: NDArray[Any] | Shard
-    ) -> tuple[np.dtype[Any], tuple[int, ...], Iterator[NDArray[Any]]]:
+    def _described(self, array: NDArray[Any] | Shard) -> tuple[np.dtype[Any], tuple[int, ...], Iterator[NDArray[Any]]]:
         """Return the type and the shape of an array, and what gives it block by block."""
         if isinstance(array, Shard):
             return array.part.dtype, (array.labels, *array.part.shape[1:]), self.group.blocks(array)
