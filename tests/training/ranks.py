@@ -35,10 +35,7 @@ def start(size: int, out: Path, *jobs: Job) -> list[tuple[int, str]]:
     from longtail.cli.launch import free_port
 
     there = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    there |= {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONWARNINGS": "ignore",
-    }  # one thread each, as the one that they are compared with
+    there |= {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, __file__, str(out), *(json.dumps(job) for job in jobs)]
     processes = [
         subprocess.Popen(command, env={**os.environ, **there, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)

@@ -28,6 +28,8 @@ from longtail.types import Floats
 if TYPE_CHECKING:
     from torch import Tensor
 
+BLOCK = 2**16  # labels whose rows are started at once
+
 
 @record
 class Rows(Products):
@@ -141,7 +143,16 @@ def _start(settings: Rows, points: Points, width: int, network: Network) -> Floa
     words: Floats = network.tower.tables["words"].values.cpu().numpy()
     if settings.init in ("points", "both"):
         means = sp.csr_array(points.targets.T) @ points.inputs.bags(len(words))  # (L, V): the words of its points
-        rows += unit(np.asarray(means @ words, np.float32))
+        _add_units(rows, means, words)
     if points.names is not None and settings.init in ("text", "both"):
-        rows += unit(np.asarray(points.names.bags(len(words)) @ words, np.float32))
-    return rows / np.float32(2) if settings.init == "both" or settings.text else rows
+        _add_units(rows, points.names.bags(len(words)), words)
+    if settings.init == "both" or settings.text:
+        rows /= np.float32(2)
+    return rows
+
+
+def _add_units(rows: Floats, bags: sp.csr_array, words: Floats) -> None:
+    """Add the sums of words, of length one, to rows; many labels in blocks, so that no second table is held."""
+    for start in range(0, len(rows), BLOCK):
+        some = slice(start, start + BLOCK)
+        rows[some] += unit(np.asarray(bags[some] @ words, np.float32))
