@@ -59,14 +59,10 @@ def child(kind: str, labels: int, steps: int) -> None:
         group.wait()
         if group.first:
             every, peak = steps + 5, (memory_usage() or (0, 0))[1]
-            line = {
-                "kind": kind,
-                "labels": labels,
-                "processes": group.size,
-                "threads": int(os.environ["OMP_NUM_THREADS"]),
-            }
-            line |= {"pool": pool, "sent": (group.sent - before) // every, "calls": (group.calls - calls) // every}
-            line |= {"loopback": (loopback() - wire) // every // group.size, "peak": peak}
+            line = {"kind": kind, "labels": labels, "pool": pool, "processes": group.size}
+            line |= {"threads": int(os.environ["OMP_NUM_THREADS"]), "peak": peak}
+            line |= {"sent": (group.sent - before) // every, "calls": (group.calls - calls) // every}
+            line |= {"loopback": (loopback() - wire) // every // group.size}
             print(json.dumps(line | {"milliseconds": round(spent, 2)}))
 
 
@@ -152,8 +148,8 @@ def table() -> None:
     TABLE.write_text("\n".join(out) + "\n")
 
 
-NOTE = """`python bench/shards.py measure`, then `python bench/shards.py table`, on two cores. One process of two threads
-beside two processes of one thread each, which is all that this machine can run side by side; of four processes only
+NOTE = """`python bench/shards.py measure`, then `python bench/shards.py table`, on two cores. One process of two
+threads beside two processes of one thread each, which is all that this machine can run side by side; of four only
 the bytes mean something.
 """
 PLAN = """128 dimensions; three points for each label, with three labels each. Memory is that of each process: its part

@@ -94,6 +94,12 @@ class TrainedNetwork:
         for place, term in enumerate(self.terms):
             self.tables |= {f"{name}{place}": table for name, table in term.classifier.tables.items()}
         self.summed = self._sum_gradients()
+        inside = [part for part in augmentations if {"contexts", "hidden"} & {*part.acts_on}]
+        if inside and not self.group.alone:
+            raise RecipeError(
+                f"{fit.recipe.name}: an augmentation at {', '.join(inside[0].acts_on)} looks at the labels of other "
+                "processes; train with one process, or leave it out"
+            )
 
     def table(self, values: Any, *, frozen: bool = False, of_labels: bool = False) -> LocalTable:
         """Make a table whose rows are trained as the settings say; processes share out those of labels."""
