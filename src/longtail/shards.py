@@ -159,7 +159,7 @@ def told(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except RuntimeError as reason:
-        what = str(reason).splitlines()[0][:200]
+        what = str(reason).splitlines()[0].rpartition("] ")[2].partition(". ")[0]  # without the lines of its source
         raise ResourceError(
             f"another process of this training has ended, and none can go on without it ({what}); "
             "the same command continues from the last checkpoint, with any number of processes"
