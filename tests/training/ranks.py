@@ -61,12 +61,12 @@ def main(out: Path, *jobs: Job) -> None:
 
     steps, step, stop = list[tuple[int, float]](), Loop._step, list[int]()
 
-    def noted(self: Loop, fabric: Any, rows: Any, number: int, factor: float, *, due: bool = False) -> Any:
+    def noted(self: Loop, fabric: Any, rows: Any, number: int, factor: float) -> float:
         if number in stop and self.group.rank == self.group.size - 1:  # the last one is killed
             os.kill(os.getpid(), signal.SIGKILL)
-        value, due = step(self, fabric, rows, number, factor, due=due)
+        value = step(self, fabric, rows, number, factor)
         steps.append((number, value))
-        return value, due
+        return value
 
     Loop._step = noted  # type: ignore[method-assign]
     found = []

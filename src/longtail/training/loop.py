@@ -68,6 +68,7 @@ class Loop:
         self.best, self.stale, self.kept = -math.inf, 0, dict[str, NDArray[Any]]()
         self.norms = deque[float](maxlen=NORMS)
         self.averaged, self.averages = 0, dict[str, Tensor]()
+        self.saved, self.due = time.monotonic(), False  # when a checkpoint was written, and whether it is time for one
 
     def _scales(self) -> dict[nn.Parameter, float]:
         """Return what the rate of the encoder's layers is multiplied with, where it has one of its own."""
@@ -81,7 +82,7 @@ class Loop:
         network, settings, fit = self.network, self.settings, self.network.fit
         fabric = fabric_of(settings)
         done = self._resume(checkpoint)
-        saved, order, losses = time.monotonic(), np.zeros(0, np.int64), list[float]()
+        self.saved, order, losses = time.monotonic(), np.zeros(0, np.int64), list[float]()
         network.dense.train()
         with Log(fit.scratch if self.group.first else None, name, done=done, tensorboard=settings.tensorboard) as log:
             for step in range(done, self.total):
@@ -93,9 +94,7 @@ class Loop:
                 factor = rate_factor(settings, step, self.total)
                 first, last_of_epoch = place * settings.batch_size, place + 1 == self.per_epoch
                 rows = order[first:] if last_of_epoch else order[first : first + settings.batch_size]
-                due = time.monotonic() - saved >= settings.save_seconds
-                value, due = self._step(fabric, rows, step, factor, due=due)
-                losses.append(value)
+                losses.append(self._step(fabric, rows, step, factor))
                 self.steps = step + 1
                 enough = False
                 if last_of_epoch:
@@ -107,10 +106,10 @@ class Loop:
                 if fit.progress:
                     fit.progress(f"{name}, epoch {epoch + 1} of {self.epochs}", step + 1, self.total)
                 last = enough or step + 1 == self.total
-                if checkpoint and (last or due):
+                if checkpoint and (last or self.due):
                     at = self.total if last else step + 1
                     checkpoint.save(at, network.tables, network.dense, self.optimizer, self._remembered())
-                    saved = time.monotonic()
+                    self.saved = time.monotonic()
                 if enough:
                     break
         if not self.kept:
@@ -118,13 +117,8 @@ class Loop:
         self._restore_best()
         network.dense.eval()
 
-    def _step(
-        self, fabric: Any, rows: NDArray[np.int64], step: int, factor: float, *, due: bool = False
-    ) -> tuple[float, bool]:
-        """Change the weights by the gradient of one batch.
-
-        Returns its loss, and whether a checkpoint is due: the first process says so.
-        """
+    def _step(self, fabric: Any, rows: NDArray[np.int64], step: int, factor: float) -> float:
+        """Change the weights by the gradient of one batch; returns its loss."""
         settings, network = self.settings, self.network
         number = (self.seed << 32) + step
         torch.default_generator.manual_seed(number)  # torch.manual_seed remembers every call where there is no GPU yet
@@ -132,8 +126,7 @@ class Loop:
             torch.cuda.manual_seed_all(number)
         with fabric.autocast():
             loss = network.loss(rows, np.random.default_rng([self.seed, 2, step]), step / self.total)
-        told = torch.tensor([network.counted, float(due and self.group.first)], dtype=torch.float64)
-        value, due = float(self.group.sum_(told)[0]), bool(told[1])
+        value = self._told(network.counted)
         if not math.isfinite(value):
             rate = settings.learning_rate
             raise ResourceError(
@@ -150,7 +143,14 @@ class Loop:
         for table in network.tables.values():
             table.step(settings.learning_rate * factor, step + 1)
         self.optimizer.step(settings.dense_learning_rate * factor)
-        return value, due
+        return value
+
+    def _told(self, counted: float) -> float:
+        """Add up what the processes have of a loss; the first of them says whether it is time for a checkpoint."""
+        due = self.group.first and time.monotonic() - self.saved >= self.settings.save_seconds
+        told = self.group.sum_(torch.tensor([counted, float(due)], dtype=torch.float64))
+        self.due = bool(told[1])
+        return float(told[0])
 
     @torch.no_grad()
     def _clip(self, factor: float) -> None:

@@ -177,7 +177,7 @@ class Term:
         wanted = to_dense(targets, labels, device)
         if self.partition is None:
             step.memory[TARGETS] = wanted, mask
-        scores = self.classifier(*self.encoded(batch.inputs, own, candidates.labels, states, step), step)
+        scores = self.classifier(*self.encoded(batch.inputs, own, states, step, candidates.labels), step)
         step.memory.pop(TARGETS, None)
         return Scored(columns(scores, places, len(labels), self.group) if whole else scores, wanted, mask)
 
@@ -193,7 +193,7 @@ class Term:
         targets, excluded = batch.targets, batch.excluded
         if len(labels) < targets.shape[1]:
             targets, excluded = among(targets, labels), among(excluded, labels)
-        given = self.encoded(batch.inputs, labels, candidates.labels, states, step)
+        given = self.encoded(batch.inputs, labels, states, step, candidates.labels)
         factors = self.classifier.factors(*given, step)
         return loss.of_rows(factors, targets, excluded, weights)
 
@@ -206,12 +206,14 @@ class Term:
         return candidates
 
     def encoded(
-        self, inputs: Inputs, labels: NDArray[np.int64], everything: NDArray[np.int64], states: Encoded, step: Step
-    ) -> tuple[States, NDArray[np.int64], States | None]:
+        self, inputs: Inputs, labels: NDArray[np.int64], states: Encoded, step: Step,
+        every: NDArray[np.int64] | None = None,
+    ) -> tuple[States, NDArray[np.int64], States | None]:  # fmt: skip
         """Return what the classifier takes: points behind the head, labels, and the texts of these if it wants them.
 
-        `everything` are the labels of all processes.
+        `every` are the labels of all processes, where they have shared them.
         """
+        everything = labels if every is None else every
         wanted = self.classifier.texts(labels)
         texts = None if wanted is None or self.names is None else self.names.take(wanted)
         if texts is not None and not states.done:
