@@ -370,7 +370,7 @@ def need_memory(needs: Estimate, *, processes: int = 1) -> None:
 def enough_processes(recipe: Recipe, train: Split | Sizes, free: int, most: int = 1024) -> int | None:
     """Find how many processes, each on a machine with so many free bytes, hold a training; None: none of these do."""
     found = train if isinstance(train, Sizes) else gauge(train, recipe.name)
-    for processes in (1, *(2**power for power in range(1, most.bit_length()))):
+    for processes in (1 << power for power in range(most.bit_length())):
         if estimate(recipe, found, processes=processes).memory_bytes - _peak_memory() <= free:
             return processes
     return None

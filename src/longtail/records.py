@@ -118,7 +118,8 @@ class Sizes:
 
     def distinct(self, texts: float) -> float:
         """Guess how many different words so many texts have, by Heaps' law."""
-        return min(texts * self.words, self.vocabulary * min(1.0, texts / max(self.points, 1)) ** 0.6)
+        share = min(1.0, texts / max(self.points, 1))
+        return min(texts * self.words, self.vocabulary * float(share**0.6))
 
 
 @dataclasses.dataclass(frozen=True)

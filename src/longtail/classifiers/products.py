@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from longtail.errors import RecipeError
-from longtail.parts import Classifier, Factors, FrozenHead, FrozenTower, Network, Points, States, Step, Table, TextsAs
+from longtail.parts import (
+    Classifier,
+    Factors,
+    FrozenHead,
+    FrozenTower,
+    Names,
+    Network,
+    Points,
+    States,
+    Step,
+    Table,
+    TextsAs,
+)
 from longtail.records import record
 from longtail.scorers.texts import TextRows
 from longtail.scorers.vectors import Projection, VectorScorer
@@ -23,15 +35,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 CHUNK = 4096  # label texts that are encoded at once
-
-
-class Names(Protocol):
-    """The texts of labels."""
-
-    def __len__(self) -> int: ...
-
-    def __call__(self, some: slice) -> Floats:
-        """Encode some of them."""
 
 
 @record

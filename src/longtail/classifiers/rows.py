@@ -16,10 +16,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from pydantic import Field
 
-from longtail.classifiers.products import CHUNK, BuiltProducts, Names, Products
+from longtail.classifiers.products import CHUNK, BuiltProducts, Products
 from longtail.classifiers.texts import label_sums, label_vectors
 from longtail.errors import RecipeError
-from longtail.parts import BuiltHead, FrozenHead, FrozenTower, Network, Points, States, Step, TextsAs
+from longtail.parts import BuiltHead, FrozenHead, FrozenTower, Names, Network, Points, States, Step, TextsAs
 from longtail.records import Cost, Sizes, record
 from longtail.scorers.vectors import Projection, VectorScorer
 from longtail.search.exact import unit

@@ -18,10 +18,22 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from pydantic import Field
 
-from longtail.classifiers.products import BuiltProducts, Names, Products, all_texts
+from longtail.classifiers.products import BuiltProducts, Products, all_texts
 from longtail.errors import DataError, RecipeError
 from longtail.labels.walk import normalised, random_walk
-from longtail.parts import BuiltHead, Classifier, FrozenHead, FrozenTower, Head, Network, Points, States, Step, TextsAs
+from longtail.parts import (
+    BuiltHead,
+    Classifier,
+    FrozenHead,
+    FrozenTower,
+    Head,
+    Names,
+    Network,
+    Points,
+    States,
+    Step,
+    TextsAs,
+)
 from longtail.records import Cost, Sizes, named, record
 from longtail.scorers.texts import TextRows, open_combine
 from longtail.scorers.vectors import Projection, VectorScorer

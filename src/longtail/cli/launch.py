@@ -123,7 +123,6 @@ def _on_ray(processes: int, command: Sequence[str]) -> int:
 
     ray.init(ignore_reinit_error=True, log_to_driver=True)
 
-    @ray.remote(num_cpus=1, max_retries=0)  # type: ignore[untyped-decorator]
     class Worker:
         """A process of the training, on whichever machine Ray finds room."""
 
@@ -138,7 +137,8 @@ def _on_ray(processes: int, command: Sequence[str]) -> int:
             """Run the command."""
             return subprocess.run(command, env={**os.environ, **variables}, check=False).returncode
 
-    workers = [Worker.remote() for _ in range(processes)]
+    remote = ray.remote(num_cpus=1)(Worker)
+    workers = [remote.remote() for _ in range(processes)]
     host, port = ray.get(workers[0].address.remote())
     shared = {"MASTER_ADDR": host, "MASTER_PORT": str(port), "WORLD_SIZE": str(processes)}
     ends = [worker.run.remote(shared | {"RANK": str(rank)}) for rank, worker in enumerate(workers)]

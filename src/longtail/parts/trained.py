@@ -187,6 +187,15 @@ class BuiltSampler(Remembers, ABC):
         return None
 
 
+class Names(Protocol):
+    """The texts of labels, or of those that this process owns."""
+
+    def __len__(self) -> int: ...
+
+    def __call__(self, some: slice) -> Floats:
+        """Encode some of them."""
+
+
 class BuiltClassifier(Protocol):
     """A classifier while it is trained."""
 
@@ -209,7 +218,7 @@ class BuiltClassifier(Protocol):
     def factors(self, states: States, labels: NDArray[np.int64], texts: States | None, step: Step) -> Factors:
         """Return what scores are the products of; for classifiers that have factors."""
 
-    def freeze(self, tower: FrozenTower, head: FrozenHead | None, names: Callable[[slice], Floats] | None) -> Scorer:
+    def freeze(self, tower: FrozenTower, head: FrozenHead | None, names: Names | None) -> Scorer:
         """Give the half that is served; `names` encodes the texts of some labels."""
 
 

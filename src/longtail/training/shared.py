@@ -93,9 +93,10 @@ def reduce_gradients(parameters: Iterable[nn.Parameter], group: Group) -> None:
         return
     known = torch.tensor([float(part.grad is not None) for part in parts], device=parts[0].device)
     flat = torch.cat([known, *((torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parts)])
-    known, *whole = group.sum_(flat).split([len(parts), *(part.numel() for part in parts)])
-    for part, gradient, processes in zip(parts, whole, known.tolist(), strict=True):
-        part.grad = gradient.reshape(part.shape).clone() if processes else None
+    place = len(parts)
+    for part, processes in zip(parts, group.sum_(flat)[:place].tolist(), strict=True):
+        gradient = flat[place : place + part.numel()].reshape(part.shape)
+        part.grad, place = gradient.clone() if processes else None, place + part.numel()
 
 
 @contextmanager
