@@ -21,7 +21,7 @@ import scipy.sparse as sp
 from longtail.encoders.inputs import Bags
 from longtail.machine import memory_usage
 from longtail.parts import Fit, Points
-from longtail.recipe import find_recipe
+from longtail.recipe import Recipe, find_recipe
 from longtail.training.loop import Loop, fabric_of
 from longtail.training.network import TrainedNetwork
 from longtail.types import label_matrix, no_pairs, rows_of
@@ -34,14 +34,17 @@ RANDOM = 1000  # shared random negatives of frugal, so that its pools are about 
 def bags(count: int, draw: np.random.Generator) -> Bags:
     starts = np.arange(count + 1) * PER_TEXT
     weights = np.full(count * PER_TEXT, PER_TEXT**-0.5, np.float32)
-    return Bags(sp.csr_array((weights, draw.integers(0, WORDS, count * PER_TEXT), starts), shape=(count, WORDS)))
+    words = draw.integers(0, WORDS, count * PER_TEXT, np.int32)
+    return Bags(sp.csr_array((weights, words, starts.astype(np.int32)), shape=(count, WORDS)))
 
 
-def milliseconds(name: str, labels: int) -> tuple[float, int]:
-    draw = np.random.default_rng(0)
+def pooled(name: str) -> Recipe:
     recipe = find_recipe(name)
-    if name == "frugal":
-        recipe = recipe.override("sampler.random", RANDOM)
+    return recipe.override("sampler.random", RANDOM) if name == "frugal" else recipe
+
+
+def made_up(recipe: Recipe, labels: int) -> Loop:
+    draw = np.random.default_rng(0)
     targets = label_matrix(
         np.arange(POINTS + 1) * PER_POINT, draw.integers(0, labels, POINTS * PER_POINT), (POINTS, labels)
     )
@@ -49,6 +52,7 @@ def milliseconds(name: str, labels: int) -> tuple[float, int]:
         bags(POINTS, draw), targets, no_pairs(targets.shape), np.ones(POINTS, np.float32), bags(labels, draw)
     )
     settings: Any = recipe.stages[-1]
+    assert recipe.encoder is not None
     texts: Any = None  # there are none: only their numbers
     fit = Fit(recipe, texts, None, texts, texts, points)
     fit.__dict__["start"] = {"words": draw.standard_normal((WORDS, recipe.encoder.width), np.float32)}
@@ -58,8 +62,12 @@ def milliseconds(name: str, labels: int) -> tuple[float, int]:
         if pool.settings.hard:  # at random too: what a search would find is not the question here
             found = draw.integers(0, labels, (POINTS, pool.settings.mined))
             pool.mined = rows_of(found, np.ones(found.shape), labels)
-    loop, fabric = Loop(network, settings), fabric_of(settings)
-    order, taken, sizes = draw.permutation(POINTS), list[float](), list[int]()
+    return Loop(network, settings)
+
+
+def milliseconds(loop: Loop, steps: int = STEPS) -> tuple[float, int]:
+    settings, network, fabric = loop.settings, loop.network, fabric_of(loop.settings)
+    order, taken, sizes = np.random.default_rng(1).permutation(POINTS), list[float](), list[int]()
     term: Any = network.terms[0]
     propose = term.sampler.propose
 
@@ -69,7 +77,7 @@ def milliseconds(name: str, labels: int) -> tuple[float, int]:
         return candidates
 
     term.sampler.propose = counted
-    for step in range(STEPS + 5):
+    for step in range(steps + 5):
         some = order[step * settings.batch_size % POINTS :][: settings.batch_size]
         began = time.perf_counter()
         loop._step(fabric, some, step, 0.1)
@@ -80,7 +88,7 @@ def milliseconds(name: str, labels: int) -> tuple[float, int]:
 def measure(name: str) -> None:
     times = {}
     for labels in (10_000, 100_000, 1_000_000):
-        times[labels], pool = milliseconds(name, labels)
+        times[labels], pool = milliseconds(made_up(pooled(name), labels))
         peak = (memory_usage() or (0, 0))[1]
         print(
             f"{name}, {labels:>9,} labels: {times[labels]:6.1f} ms a step, pool {pool:,}, peak {peak / 1e9:.1f} GB",

@@ -14,8 +14,9 @@ from longtail.model import Model
 from longtail.parts import States, Step
 from longtail.recipe import Recipe, find_recipe, recipe_of
 from longtail.training.loop import Loop
-from longtail.training.network import Encoded, Term, TrainedNetwork
+from longtail.training.network import TrainedNetwork
 from longtail.training.tables import LocalTable
+from longtail.training.term import Encoded, Term
 
 ORDERED = {
     "encoder.max_tokens": 4, "encoder.init": "random", "training.batch_size": 64, "training.learning_rate": 0.02,

@@ -13,8 +13,8 @@ from longtail.records import Part
 
 SOURCE = ROOT / "src" / "longtail"
 ORDER = [
-    "errors", "system", "limits", "markup", "types", "machine", "kernels", "whole", "files", "packed", "arrays", "data",
-    "labels",
+    "errors", "system", "limits", "markup", "types", "machine", "kernels", "shards", "whole", "files", "packed",
+    "arrays", "data", "labels",
     "records", "parts", "recipe", "augment", "encoders", "search", "stores", "scorers", "samplers", "classifiers",
     "losses", "predictions", "probabilities", "thresholds", "scales", "card", "folder", "signatures", "explanations",
     "model", "continuing", "training", "artefact", "index", "doctor", "upgrade", "answers", "evaluation", "metrics",
@@ -109,6 +109,8 @@ INSIDE = {
         "settings",
         "checkpoint",
         "logs",
+        "shared",
+        "term",
         "network",
         "loop",
         "stages",

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import mmap
 import stat
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,27 @@ def write_arrays(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
         try:
             save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, partial)
         except SafetensorError as reason:  # what it raises instead of OSError
+            raise ResourceError(f"{path}: cannot be written ({reason}); nothing was changed") from None
+
+
+def write_blocks(
+    path: str | Path, arrays: Mapping[str, tuple[np.dtype[Any], tuple[int, ...], Iterable[NDArray[Any]]]]
+) -> None:
+    """Write named arrays, of each its type, its shape and its rows in blocks, as `write_arrays` does."""
+    names, header, end = {np.dtype(code): name for name, code in TYPES.items()}, dict[str, object](), 0
+    for name, (dtype, shape, _) in arrays.items():
+        begin, end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": names[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with whole_file(path) as partial:
+        try:
+            with Path(partial).open("wb") as file:
+                file.write(len(text).to_bytes(8, "little") + text)
+                for _, _, blocks in arrays.values():
+                    for block in blocks:
+                        file.write(np.ascontiguousarray(block).data)
+        except OSError as reason:
             raise ResourceError(f"{path}: cannot be written ({reason}); nothing was changed") from None
 
 

@@ -324,17 +324,24 @@ def compare(models: Mapping[str, Model], data: Dataset | Split) -> Comparison:
 class Estimate:
     """What a run will probably need."""
 
-    memory_bytes: int
+    memory_bytes: int  # of each process
     disk_bytes: int
     seconds: float
+    processes: int = 1
+    sent_bytes: int = 0  # by each process in a step
 
 
-def estimate(recipe: Recipe, train: Split | Sizes) -> Estimate:
-    """Estimate the peak memory, the disk and the time of a fit from a sample of the texts, before anything is built."""
-    needs = recipe.total_cost(recipe.sizes(train if isinstance(train, Sizes) else gauge(train, recipe.name)))
+def estimate(recipe: Recipe, train: Split | Sizes, *, processes: int = 1) -> Estimate:
+    """Estimate the peak memory, the disk and the time of a fit from a sample of the texts, before anything is built.
+
+    Of several processes that share the labels it is the memory of each, and what each sends in a step.
+    """
+    found = train if isinstance(train, Sizes) else gauge(train, recipe.name)
+    needs = recipe.total_cost(replace(recipe.sizes(found), processes=processes))
     libraries = RUNNING + (0 if "torch" in sys.modules else TORCH) if recipe.trains else 0
     seconds = needs.seconds + (4 if recipe.trains else 1)
-    return Estimate(int(_peak_memory() + libraries + needs.memory), int(needs.disk), seconds)
+    memory = int(_peak_memory() + libraries + needs.memory)
+    return Estimate(memory, int(needs.disk), seconds, processes, int(needs.sent))
 
 
 def gauge(train: Split, what: str) -> Sizes:
@@ -349,14 +356,24 @@ def gauge(train: Split, what: str) -> Sizes:
     return Sizes(len(train), len(train.labels), train.targets.nnz, words, vocabulary)
 
 
-def need_memory(needs: Estimate) -> None:
-    """Refuse a fit that the free memory cannot hold."""
+def need_memory(needs: Estimate, *, processes: int = 1) -> None:
+    """Refuse a fit that the free memory cannot hold; so many of its processes are on this machine."""
     free = available()
-    if free is not None and needs.memory_bytes - _peak_memory() > free:
+    if free is not None and processes * (needs.memory_bytes - _peak_memory()) > free:
         raise ResourceError(
-            f"this needs about {needs.memory_bytes / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; "
-            "use a smaller encoder.dim, fewer points, or a larger machine"
+            f"this needs about {processes * needs.memory_bytes / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; use a "
+            "smaller encoder.dim, training.optimizer=adagrad (a third of the memory of label rows), fewer points, a "
+            "larger machine, or several: --processes, of which `--dry-run` says how many"
         )
+
+
+def enough_processes(recipe: Recipe, train: Split | Sizes, free: int, most: int = 1024) -> int | None:
+    """Find how many processes, each on a machine with so many free bytes, hold a training; None: none of these do."""
+    found = train if isinstance(train, Sizes) else gauge(train, recipe.name)
+    for processes in (1 << power for power in range(most.bit_length())):
+        if estimate(recipe, found, processes=processes).memory_bytes - _peak_memory() <= free:
+            return processes
+    return None
 
 
 def _peak_memory() -> int:

@@ -117,6 +117,7 @@ class Recipe(Part):
             width=0 if self.encoder is None else self.encoder.width,
             batch_size=min(points, max((batch for batch, _ in steps), default=0)),
             passes=sum(passes for _, passes in steps),
+            moments=max((stage.moments() for stage in self.stages), default=0.0),
         )  # fmt: skip
 
     def total_cost(self, sizes: Sizes) -> Cost:

@@ -109,18 +109,32 @@ class Sizes:
     width: int = 0  # dimension of the encoder's vectors
     batch_size: int = 0  # points of the largest step
     passes: float = 0.0  # how often all stages together look at every point
+    moments: float = 2.0  # numbers that the optimizer keeps for each of a table
+    processes: int = 1  # that share the labels
+
+    @property
+    def told(self) -> float:
+        """How often a process sends a number that all of them add up: a ring sends it around twice."""
+        return 2 * (self.processes - 1) / self.processes
+
+    def distinct(self, texts: float) -> float:
+        """Guess how many different words so many texts have, by Heaps' law."""
+        share = min(1.0, texts / max(self.points, 1))
+        return min(texts * self.words, self.vocabulary * float(share**0.6))
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What a part needs: bytes of memory at its peak, bytes on disk, seconds of a fit."""
+    """What a part needs: bytes of memory at its peak and on disk, seconds of a fit, bytes sent by a process a step."""
 
     memory: float = 0.0
     disk: float = 0.0
     seconds: float = 0.0
+    sent: float = 0.0
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(self.memory + other.memory, self.disk + other.disk, self.seconds + other.seconds)
+        ours, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
+        return Cost(*(one + more for one, more in zip(ours, theirs, strict=True)))
 
 
 @dataclasses.dataclass(frozen=True)

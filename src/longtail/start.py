@@ -6,7 +6,6 @@ catch. So where a limit is set, a small process waits for the command, and says 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -14,9 +13,8 @@ from types import FrameType
 
 from longtail.errors import ResourceError
 from longtail.limits import LEAST, few_threads, in_words, is_shortage, shortage
-from longtail.system import FORKS, address_space, signals
+from longtail.system import FORKS, address_space, end_with, signals
 
-PR_SET_PDEATHSIG = 1  # of Linux
 PASSED_ON = signals("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 STOPPED = signals("SIGINT", "SIGTERM", "SIGHUP", "SIGPIPE")  # by somebody else than memory
 GRACE = 60  # seconds after SIGTERM until a command that hears nothing is killed
@@ -41,7 +39,7 @@ def main() -> None:
         sys.exit(_waited(child, ended))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     os.close(ended)
-    _end_with(own)
+    end_with(own)
     try:
         _run()
     finally:
@@ -88,16 +86,6 @@ def _has_note(ended: int) -> bool:
         return bool(os.read(ended, 1))
     except BlockingIOError:
         return False
-
-
-def _end_with(parent: int) -> None:
-    """Ask Linux to end this process with the one that waits for it."""
-    try:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    except (AttributeError, OSError, TypeError):  # another system
-        return
-    if os.getppid() != parent:  # it ended before it could be asked
-        sys.exit(1)
 
 
 def _told(message: str) -> int:

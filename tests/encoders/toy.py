@@ -22,7 +22,7 @@ class Toy:
     def __init__(self, seed: int = 0, *, frozen: bool = False) -> None:
         self.noise, self.fit, self.frozen = StoredNoise(seed), SimpleNamespace(seed=seed), frozen
 
-    def table(self, values, *, frozen: bool = False) -> LocalTable:
+    def table(self, values, *, frozen: bool = False, of_labels: bool = False) -> LocalTable:
         return LocalTable(torch.from_numpy(np.array(values)), "adam", frozen)
 
     def step(self, seed: int = 0, augmentations=()) -> Step:

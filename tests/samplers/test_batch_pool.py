@@ -21,7 +21,7 @@ from longtail.parts import Batch, Candidates, Query, Step
 from longtail.samplers import batch_pool
 from longtail.samplers.all_labels import AllLabels
 from longtail.samplers.batch_pool import BatchPool, BuiltPool, some_of
-from longtail.training.network import Encoded
+from longtail.training.term import Encoded
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LABELS = 40

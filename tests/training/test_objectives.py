@@ -23,7 +23,7 @@ from longtail.parts import Objective, Query, Step
 from longtail.recipe import Recipe, find_recipe
 from longtail.records import named
 from longtail.samplers.batch_pool import BuiltPool
-from longtail.training.network import Encoded
+from longtail.training.term import Encoded
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # bit-equal
 TEXTS = ["word3 filler1", "word7", "word3 word4"]

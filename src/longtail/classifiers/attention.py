@@ -67,10 +67,10 @@ class LabelAttention(Classifier):
         super().check(recipe)
 
     def cost(self, sizes: Sizes) -> Cost:
-        """Count the rows with two moments, a copy to serve and one to save, and what a usual step keeps."""
+        """Count the rows with their moments, a copy to serve and one to save, and what a usual step keeps."""
         table = 4.0 * sizes.labels * sizes.width
         step = 4.0 * min(CELLS, sizes.batch_size * LABELS * WORDS)
-        return Cost(memory=5 * table + 6 * step, disk=table)
+        return Cost(memory=(2 + (1 + sizes.moments) / sizes.processes) * table + 6 * step, disk=table)
 
     def build(self, points: Points, width: int, network: Network, head: BuiltHead | None = None) -> BuiltAttention:
         """Make rows and layers."""
@@ -101,7 +101,7 @@ class BuiltAttention:
         self.settings, labels = settings, points.targets.shape[1]
         limit = math.sqrt(6 / (labels + width))
         draw = np.random.default_rng([network.fit.seed, 5])
-        self.rows = network.table(draw.uniform(-limit, limit, (labels, width)).astype(np.float32))
+        self.rows = network.table(draw.uniform(-limit, limit, (labels, width)).astype(np.float32), of_labels=True)
         self.tables: dict[str, Table] = {"rows": self.rows}
         sizes = [width, *settings.layers, 1]
         self.module: nn.Module = nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise(sizes))
@@ -122,9 +122,9 @@ class BuiltAttention:
         rows = self.rows.gather(labels)
         whole = TARGETS in step.memory and any("contexts" in part.acts_on for part in step.augmentations)
         cells = len(states.mask) * max(states.mask.shape[1], *self.settings.layers)
-        each = len(labels) if whole else max(1, CELLS // max(1, cells))
+        each = max(1, len(labels)) if whole else max(1, CELLS // max(1, cells))
         parts = []
-        for start in range(0, len(labels), each):
+        for start in range(0, max(1, len(labels)), each):  # a process may own none of them
             some = slice(start, start + each)
             given = states.tokens, states.mask, rows[some], labels[some], step
             parts.append(

@@ -38,6 +38,7 @@ class DenseRows(Classifier):
 
     part: ClassVar[str] = "dense_rows"
     has_factors: ClassVar[bool] = True
+    can_split: ClassVar[bool] = False
     bias_init: Literal["zero", "prior"] = "prior"  # where biases start; prior: at the logarithm of how rare one is
     dropout: float = Field(default=0.5, ge=0, lt=1)  # before the rows
 

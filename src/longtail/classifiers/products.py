@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -12,7 +11,19 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from longtail.errors import RecipeError
-from longtail.parts import Classifier, Factors, FrozenHead, FrozenTower, Network, Points, States, Step, Table, TextsAs
+from longtail.parts import (
+    Classifier,
+    Factors,
+    FrozenHead,
+    FrozenTower,
+    Names,
+    Network,
+    Points,
+    States,
+    Step,
+    Table,
+    TextsAs,
+)
 from longtail.records import record
 from longtail.scorers.texts import TextRows
 from longtail.scorers.vectors import Projection, VectorScorer
@@ -24,7 +35,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 CHUNK = 4096  # label texts that are encoded at once
-Names = Callable[[slice], Floats]  # encodes the texts of some labels
 
 
 @record
@@ -71,7 +81,7 @@ class BuiltProducts(ABC):
             self.module.log_scale = nn.Parameter(torch.tensor([math.log(settings.scale)]), settings.learn_scale)
         if settings.bias:
             prior = log_prior(points) if settings.bias_init == "prior" else 0.0
-            self.tables["bias"] = network.table(np.full(self.labels, prior, np.float32))
+            self.tables["bias"] = network.table(np.full(self.labels, prior, np.float32), of_labels=True)
 
     @property
     def texts_as(self) -> TextsAs:
@@ -109,7 +119,7 @@ class BuiltProducts(ABC):
         """Return what scores are the products of."""
         from longtail.classifiers.normalised import normalised  # noqa: PLC0415  (torch)
 
-        vectors, rows = states.pooled, self.vectors(labels, texts, step)
+        vectors, rows = states.pooled, self.vectors(labels, texts, step.of_labels())
         if self.settings.cosine:
             vectors, rows = normalised(vectors), normalised(rows)
             vectors = vectors * self._scale()
@@ -130,10 +140,10 @@ class BuiltProducts(ABC):
         )
 
 
-def all_texts(names: Names, labels: int) -> Floats:
+def all_texts(names: Names) -> Floats:
     """Encode the texts of all labels in chunks: (L, D)."""
-    starts = range(0, labels, CHUNK)
-    return np.concatenate([names(slice(start, min(start + CHUNK, labels))) for start in starts])
+    starts = range(0, max(1, len(names)), CHUNK)
+    return np.concatenate([names(slice(start, min(start + CHUNK, len(names)))) for start in starts])
 
 
 def log_prior(points: Points) -> float:

@@ -16,10 +16,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from pydantic import Field
 
-from longtail.classifiers.products import CHUNK, BuiltProducts, Names, Products
+from longtail.classifiers.products import CHUNK, BuiltProducts, Products
 from longtail.classifiers.texts import label_sums, label_vectors
 from longtail.errors import RecipeError
-from longtail.parts import BuiltHead, FrozenHead, FrozenTower, Network, Points, States, Step, TextsAs
+from longtail.parts import BuiltHead, FrozenHead, FrozenTower, Names, Network, Points, States, Step, TextsAs
 from longtail.records import Cost, Sizes, record
 from longtail.scorers.vectors import Projection, VectorScorer
 from longtail.search.exact import unit
@@ -27,6 +27,8 @@ from longtail.types import Floats
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+BLOCK = 2**16  # labels whose rows are started at once
 
 
 @record
@@ -68,9 +70,9 @@ class Rows(Products):
         return None if self.init in ("nothing", "random", "vectors") else int(encoder.dim)
 
     def cost(self, sizes: Sizes) -> Cost:
-        """Count the rows with two moments, a copy to serve and one to save."""
+        """Count the rows with their moments, which processes share out, a copy to serve and one to save."""
         table = 4.0 * sizes.labels * sizes.width
-        return Cost(memory=5 * table, disk=table)
+        return Cost(memory=(2 + (1 + sizes.moments) / sizes.processes) * table, disk=table)
 
     def build(self, points: Points, width: int, network: Network, head: BuiltHead | None = None) -> BuiltRows:
         """Make the tables."""
@@ -95,7 +97,8 @@ class BuiltRows(BuiltProducts):
         self, settings: Rows, points: Points, width: int, network: Network, head: BuiltHead | None = None
     ) -> None:
         start = _start(settings, points, width, network)
-        rows = network.table(start if head is None or settings.init != "vectors" else head.freeze()(start))
+        start = start if head is None or settings.init != "vectors" else head.freeze()(start)
+        rows = network.table(start, of_labels=True)
         super().__init__(settings, points, network)
         self.rows = rows
         self.tables = {"rows": rows} | self.tables
@@ -140,7 +143,16 @@ def _start(settings: Rows, points: Points, width: int, network: Network) -> Floa
     words: Floats = network.tower.tables["words"].values.cpu().numpy()
     if settings.init in ("points", "both"):
         means = sp.csr_array(points.targets.T) @ points.inputs.bags(len(words))  # (L, V): the words of its points
-        rows += unit(np.asarray(means @ words, np.float32))
+        _add_units(rows, means, words)
     if points.names is not None and settings.init in ("text", "both"):
-        rows += unit(np.asarray(points.names.bags(len(words)) @ words, np.float32))
-    return rows / np.float32(2) if settings.init == "both" or settings.text else rows
+        _add_units(rows, points.names.bags(len(words)), words)
+    if settings.init == "both" or settings.text:
+        rows /= np.float32(2)
+    return rows
+
+
+def _add_units(rows: Floats, bags: sp.csr_array, words: Floats) -> None:
+    """Add the sums of words, of length one, to rows; many labels in blocks, so that no second table is held."""
+    for start in range(0, len(rows), BLOCK):
+        some = slice(start, start + BLOCK)
+        rows[some] += unit(np.asarray(bags[some] @ words, np.float32))

@@ -30,6 +30,7 @@ from longtail.machine import COMPILER, cores, in_threads, need
 from longtail.parts import Run, Voice
 from longtail.records import Cost, Sizes, record
 from longtail.scorers.linear import Forest, LinearScorer
+from longtail.shards import Group, world
 from longtail.types import Floats, Ints, LabelMatrix, Progress, without
 
 TEXT_SHARE = 0.5  # of a label's text in what it is clustered by, beside its points
@@ -79,7 +80,7 @@ class Linear(Voice):
         for tree in range(self.trees):
             levels = self.levels(vectors, seed=seed * MOST_TREES + tree)
             trees.append(grower.grow(levels, f"tree {tree + 1} of {self.trees}"))
-        if own is not None:
+        if own is not None and world().first:
             shutil.rmtree(own, ignore_errors=True)
         return LinearScorer(words, _joined(trees), len(train.labels), self.beam)
 
@@ -159,16 +160,17 @@ class _Grower:
         """Solve for the children of all nodes of a level, in blocks that are kept in the scratch folder."""
         from longtail.classifiers.solver import solve_children  # noqa: PLC0415  (numba is an extra)
 
-        blocks = list(_blocks(firsts, groups, self.bags))
-        settings = self.settings
+        group, settings = world(), self.settings
+        blocks = list(_blocks(firsts, groups, self.bags, _all_cores(group)))
 
-        def work(item: tuple[int, NDArray[np.int64]]) -> Rows:
-            file = None if self.scratch is None else self.scratch / f"{name} {item[0]}.safetensors".replace(" ", "-")
+        def work(block: NDArray[np.int64]) -> Rows:
+            which = f"{name} {block[0, 1]} {block[-1, 2]}"  # children: other processes may cut other blocks
+            file = None if self.scratch is None else self.scratch / f"{which}.safetensors".replace(" ", "-")
             if file is not None and file.exists():
                 arrays = read_arrays(file)
                 return arrays["ends"], arrays["words"], arrays["values"], arrays["biases"]
             found = solve_children(
-                self.bags.indptr, self.bags.indices, self.bags.data, self.bags.shape[1], item[1],
+                self.bags.indptr, self.bags.indices, self.bags.data, self.bags.shape[1], block,
                 groups.indptr, groups.indices, targets.indptr, targets.indices, targets.data,
                 excluded.indptr, excluded.indices,
                 settings.penalty, settings.iterations, settings.tolerance, settings.prune, 1,
@@ -178,22 +180,51 @@ class _Grower:
                 write_arrays(file, dict(zip(("ends", "words", "values", "biases"), found, strict=True)))
             return found
 
-        solved = []
-        for done, rows in enumerate(in_threads(work, enumerate(blocks)), 1):
+        solved, own = [], blocks[group.rank :: group.size]
+        for done, rows in enumerate(in_threads(work, own), 1):
             solved.append(rows)
             if self.progress is not None:
-                self.progress(f"linear classifiers, {name}", done, len(blocks))
+                self.progress(f"linear classifiers, {name}", done, len(own))
+        solved = _from_all(solved, len(blocks), group)
         before = np.cumsum([0, *(len(words) for _, words, _, _ in solved)])
         ends = [rows[0] + start for rows, start in zip(solved, before, strict=False)]
         joined = [np.concatenate([rows[place] for rows in solved]) for place in (1, 2, 3)]
         return np.concatenate(ends), joined[0], joined[1], joined[2]
 
 
-def _blocks(firsts: NDArray[np.int64], groups: sp.csr_array, bags: sp.csr_array) -> Iterator[NDArray[np.int64]]:
+def _all_cores(group: Group) -> int:
+    """Count the cores of all processes."""
+    if group.alone:
+        return cores()
+    import torch  # noqa: PLC0415
+
+    return int(group.sum_(torch.tensor(cores())))
+
+
+def _from_all(solved: list[Rows], blocks: int, group: Group) -> list[Rows]:
+    """Put the blocks of all processes, each of which has solved every so-manyth, into order."""
+    if group.alone:
+        return solved
+    import torch  # noqa: PLC0415
+
+    found: list[list[Any]] = [[] for _ in range(blocks)]
+    for place, kind in enumerate((np.int64, np.int32, np.float32, np.float32)):  # as Rows are
+        arrays = [np.zeros(0, kind), *(np.asarray(rows[place], kind) for rows in solved)]
+        sizes = np.array([len(array) for array in arrays[1:]], np.int64)
+        every = [group.gather(torch.from_numpy(part)) for part in (sizes, np.concatenate(arrays))]
+        for rank, (each, values) in enumerate(zip(*every, strict=True)):
+            for block, array in zip(found[rank :: group.size], values.split(each.tolist()), strict=True):
+                block.append(array.numpy())
+    return [(ends, words, values, biases) for ends, words, values, biases in found]
+
+
+def _blocks(
+    firsts: NDArray[np.int64], groups: sp.csr_array, bags: sp.csr_array, workers: int
+) -> Iterator[NDArray[np.int64]]:
     """Cut the children of nodes, in order, into blocks of about equal work: (node, first child, behind the last)."""
     entries = np.append(0, np.cumsum(np.diff(bags.indptr)[groups.indices] + 1))[groups.indptr]
     sizes = np.diff(entries).astype(np.float64)  # of what a solver reads for one child
-    limit = min(WORK, max(float(sizes @ np.diff(firsts)) / (4 * cores()), 1.0))
+    limit = min(WORK, max(float(sizes @ np.diff(firsts)) / (4 * workers), 1.0))
     block: list[tuple[int, int, int]] = []
     work = 0.0
     for node in range(len(firsts) - 1):

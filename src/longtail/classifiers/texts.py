@@ -18,10 +18,22 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from pydantic import Field
 
-from longtail.classifiers.products import BuiltProducts, Names, Products, all_texts
+from longtail.classifiers.products import BuiltProducts, Products, all_texts
 from longtail.errors import DataError, RecipeError
 from longtail.labels.walk import normalised, random_walk
-from longtail.parts import BuiltHead, Classifier, FrozenHead, FrozenTower, Head, Network, Points, States, Step, TextsAs
+from longtail.parts import (
+    BuiltHead,
+    Classifier,
+    FrozenHead,
+    FrozenTower,
+    Head,
+    Names,
+    Network,
+    Points,
+    States,
+    Step,
+    TextsAs,
+)
 from longtail.records import Cost, Sizes, named, record
 from longtail.scorers.texts import TextRows, open_combine
 from longtail.scorers.vectors import Projection, VectorScorer
@@ -115,7 +127,7 @@ class BuiltText(BuiltProducts):
     def all_vectors(self, names: Names | None) -> Floats:
         """Transform the sums of all label texts."""
         assert names is not None, "need_label_texts has seen them"
-        return self.transformed()(self.served(all_texts(names, self.labels)))
+        return self.transformed()(self.served(all_texts(names)))
 
     def transformed(self) -> TextRows:
         """Return the transform as it is served."""
@@ -131,6 +143,7 @@ class GraphText(LabelText):
     """A label is what `transform` makes of its neighbours' sums of word vectors. References: [ECLARE]."""
 
     part: ClassVar[str] = "graph_text"
+    mixes_labels: ClassVar[bool] = True
 
     def cost(self, sizes: Sizes) -> Cost:
         """Count the graph too: at most eleven neighbours of each label."""
@@ -185,6 +198,11 @@ class Combined(Products):
     of: tuple[Classifier, ...] = ()  # the parts that are added up
     by: Literal["gates", "attention"] = "gates"  # how the parts are weighed
     attention_dropout: float = Field(default=0.2, ge=0, lt=1)  # of the weights of the parts
+
+    @property
+    def mixes_labels(self) -> bool:  # type: ignore[override]
+        """Whether one of them does."""
+        return any(part.mixes_labels for part in self.of)
 
     def check(self, recipe: Any) -> None:
         """Ask for parts that make vectors of the dimension of words."""
@@ -261,7 +279,7 @@ class BuiltCombined(BuiltProducts):
     def all_vectors(self, names: Names | None) -> Floats:
         """Combine the parts of all labels."""
         assert names is not None, "need_label_texts has seen them"
-        sums = all_texts(names, self.labels)
+        sums = all_texts(names)
         parts = [part.served(sums) if isinstance(part, BuiltText) else part.all_vectors(None) for part in self.parts]
         return self.text_rows()(*parts)
 

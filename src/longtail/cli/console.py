@@ -37,6 +37,16 @@ def say(text: str) -> None:
     stderr.print(text, soft_wrap=True, markup=False)
 
 
+@contextmanager
+def hush(quiet: bool) -> Iterator[None]:
+    """Print no messages to stderr, inside the block: another process of the same command does."""
+    stderr.quiet = quiet
+    try:
+        yield
+    finally:
+        stderr.quiet = False
+
+
 EVERY = 10  # seconds between lines of progress where there is no terminal
 
 

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from longtail.cli import auto
-from longtail.cli.console import continues, duration, emit, progress, say, size, table, with_settings
+from longtail.cli.console import continues, duration, emit, hush, progress, say, size, table, with_settings
+from longtail.cli.launch import Launcher, launch
 from longtail.cli.models import Data
 from longtail.cli.options import Source, reads_data
 from longtail.errors import RecipeError
+from longtail.shards import joined, local_size, started
 from longtail.types import counted
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from longtail.model import Model
     from longtail.pipeline import Estimate
     from longtail.recipe import Recipe
+    from longtail.shards import Group
 
 MANY = 20_000  # labels from which an index is worth building
 REPLAYED = 1000  # points of an earlier model that show what was forgotten
@@ -100,6 +103,13 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the estimated memory, time and disk, and stop.")
     ] = False,
+    processes: Annotated[
+        int,
+        typer.Option(min=1, help="Share the labels among so many processes, each of which has its own rows of them."),
+    ] = 1,
+    launcher: Annotated[
+        Launcher, typer.Option(help="Who starts the processes: this command on this machine, or a Ray cluster.")
+    ] = Launcher.local,
     force: Annotated[bool, typer.Option("--force", help="Replace a finished model.")] = False,
     licence: Annotated[str, typer.Option(help="The licence of the model, for its card: CC-BY-4.0.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print the estimate, or what was trained, as JSON.")] = False,
@@ -113,12 +123,18 @@ def train(
     from longtail.pipeline import evaluate, fit
     from longtail.training.scratch import begin, training
 
+    if processes > 1 and not dry_run and not started():
+        raise typer.Exit(launch(processes, launcher.value))
     began = time.monotonic()
     before = None if continue_from is None else Index.load(continue_from, verify=True)
     more = [f"{name}={value}" for name, value in (("seed", seed), ("ensemble", ensemble)) if value is not None]
     settings = _asked(recipe, published, budget, before, [*(set_ or []), *more])
     scratch = out.with_name(out.name + ".unfinished")
-    with nullcontext() if dry_run else training(out, scratch, force=force):
+    with (
+        joined() as group,
+        hush(not group.first),
+        training(out, scratch, force=force) if group.first and not dry_run else nullcontext(),
+    ):
         loaded = source.load(data, summary=True)
         points, heldout = (loaded.train, None) if holdout is None else loaded.train.divide(holdout, seed=settings.seed)
         grown = None if before is None else replace(before.model, labels=before.labels)
@@ -126,15 +142,19 @@ def train(
         if isinstance(settings, Auto):
             settings = replace(settings, spent=time.monotonic() - began)
         if dry_run:
-            _show_needs(settings, whole, json=json)
+            _show_needs(settings, whole, max(processes, group.size), json=json)
             return
         earlier = None if continue_from is None else answers_by(read_config(continue_from))
-        if begin(scratch, {"recipe": settings.dump(), "data": whole.fingerprint, "earlier": earlier, "force": force}):
+        run = {"recipe": settings.dump(), "data": whole.fingerprint, "earlier": earlier, "force": force}
+        if group.first and begin(scratch, run):
             say(f"continuing the unfinished run in {scratch}")
-        _check_needs(settings, whole)
+        _check_needs(settings, whole, group)
+        group.wait()  # the folder of the run is there
         sizes = f"{counted(len(whole), 'point')} and {counted(len(whole.labels), 'label')}"
         with continues(scratch), progress(f"fitting {settings.name} to {sizes}") as step:
             model = fit(settings, points, scratch=scratch, progress=step, continue_from=grown)
+            if not group.first:
+                return
             model = replace(model, licence=licence)
             measured = heldout if heldout is not None else loaded.splits.get("validation")
             if measured is not None:
@@ -142,13 +162,23 @@ def train(
         _say_trained(settings, model, table=not json)
         model.save(out, force=force, log=scratch / "log.csv")
         if heldout is not None:
-            figures = ", ".join(f"{name} {model.metrics[name]:.2f}" for name in ("P@1", "P@3", "P@5", "R@5", "PSP@5"))
-            say(f"trained on {counted(len(whole), 'point')}, evaluated on {len(heldout):,} held out: {figures} (%)")
+            _say_held_out(model, len(whole), len(heldout))
         _keep_board(scratch, out)
     if before is not None and before.removed:  # they stay so
         Index.load(out).remove(sorted(before.removed))
     if before is not None and not json:
         _show_changes(before, model, measured if measured is not None else loaded.splits.get("test"))
+    _say_written(model, out, json=json)
+
+
+def _say_held_out(model: Model, trained: int, heldout: int) -> None:
+    """Say how good the model is on points that were held out."""
+    figures = ", ".join(f"{name} {model.metrics[name]:.2f}" for name in ("P@1", "P@3", "P@5", "R@5", "PSP@5"))
+    say(f"trained on {counted(trained, 'point')}, evaluated on {heldout:,} held out: {figures} (%)")
+
+
+def _say_written(model: Model, out: Path, *, json: bool) -> None:
+    """Say where the model is."""
     say(f"wrote {out}")
     if json:
         facts = {name: value for name, value in model.facts().items() if name in ("done", "trials")}
@@ -172,29 +202,52 @@ def _asked(
     return settled
 
 
-def _show_needs(settings: Recipe | Auto, points: Split, *, json: bool) -> None:
+def _show_needs(settings: Recipe | Auto, points: Split, processes: int, *, json: bool) -> None:
     """Print what a run will probably need."""
     from longtail.auto.portfolio import Auto
-    from longtail.pipeline import estimate
+    from longtail.pipeline import available, enough_processes, estimate
 
     if isinstance(settings, Auto):
         auto.show_plan(settings, points, json=json)
         return
-    needs = estimate(settings, points)
-    bytes_ = {"memory_bytes": needs.memory_bytes, "disk_bytes": needs.disk_bytes}
-    emit(bytes_ | {"seconds": round(needs.seconds, 1)}) if json else typer.echo(in_words(needs))
+    needs = estimate(settings, points, processes=processes)
+    free = available()
+    enough = None if free is None else enough_processes(settings, points, free)
+    if json:
+        facts = {"memory_bytes": needs.memory_bytes, "disk_bytes": needs.disk_bytes, "seconds": round(needs.seconds, 1)}
+        more = {"processes": processes, "sent_bytes_per_step": needs.sent_bytes, "free_bytes": free}
+        emit(facts | more | {"enough_processes": enough})
+        return
+    typer.echo(in_words(needs))
+    if processes > 1:
+        typer.echo(f"each of {processes} processes, which sends about {size(needs.sent_bytes)} in a step")
+    if free is not None and enough != 1:
+        typer.echo(_advice(size(free), enough))
 
 
-def _check_needs(settings: Recipe | Auto, points: Split) -> None:
+def _advice(free: str, enough: int | None) -> str:
+    """Say what to do where one machine is not enough."""
+    smaller = "--set training.optimizer=adagrad takes a third of the memory of label rows"
+    if enough is None:
+        return f"machines with {free} free, as this one, are too small, however many; {smaller}, and linear needs less"
+    return (
+        f"one machine with {free} free, as this one, is not enough, and {enough} are: --processes {enough}, a machine "
+        f"each (docs/scaling.md); {smaller}"
+    )
+
+
+def _check_needs(settings: Recipe | Auto, points: Split, group: Group) -> None:
     """Say what a run will probably need, and refuse what the memory cannot hold."""
     from longtail.auto.portfolio import Auto
     from longtail.pipeline import estimate, need_memory
 
     if isinstance(settings, Auto):
+        if not group.alone:
+            raise RecipeError("auto tries recipes in one process; leave --processes out, or name a recipe")
         say(f"trials and fit within {duration(settings.budget)}")
         return
-    need_memory(needs := estimate(settings, points))
-    say(in_words(needs))
+    need_memory(needs := estimate(settings, points, processes=group.size), processes=local_size())
+    say(in_words(needs) if group.alone else f"each of {group.size} processes: {in_words(needs)}")
 
 
 def _say_trained(settings: Recipe | Auto, model: Model, *, table: bool) -> None:

@@ -125,7 +125,7 @@ def checked_words(arrays: Mapping[str, NDArray[Any]], count: int, dim: int) -> F
 
 
 def word_cost(sizes: Sizes, settings: Any) -> Cost:
-    """Count the vectors of words with two moments and a copy to serve, the bags, and GloVe while it is read."""
+    """Count the vectors of words with their moments and a copy to serve, the bags, and GloVe while it is read."""
     table = 4.0 * settings.dim * sizes.vocabulary
     bags = 24.0 * sizes.words * (sizes.points + sizes.labels)
-    return Cost(memory=4 * table + bags + (GLOVE if settings.init == "glove" else 0), disk=table)
+    return Cost(memory=(2 + sizes.moments) * table + bags + (GLOVE if settings.init == "glove" else 0), disk=table)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from longtail.parts import Loss
 from longtail.records import record
+from longtail.shards import split
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,6 +37,7 @@ class Bce(Loss):
     """
 
     part: ClassVar[str] = "bce"
+    adds_up: ClassVar[bool] = True
 
     def __call__(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
         """Compute the loss."""
@@ -50,8 +52,10 @@ class BceMean(Loss):
     """
 
     part: ClassVar[str] = "bce_mean"
+    adds_up: ClassVar[bool] = True
 
     def __call__(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
         """Compute the loss."""
         total = binary_cross_entropy(scores, targets, mask, weights) * len(scores)
-        return total / (scores.numel() if mask is None else mask.sum().clamp_min(1))
+        pairs = weights.new_tensor(scores.numel()) if mask is None else mask.sum()
+        return total / split().sum_(pairs).clamp_min(1)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from longtail.parts import Factors, Loss
-from longtail.records import record
+from longtail.records import Cost, Sizes, record
+from longtail.shards import ALONE, Group, split
 from longtail.types import LabelMatrix
 
 if TYPE_CHECKING:
@@ -30,11 +31,16 @@ class PickSome(Loss):
     has the weight `balance`. The mean is over labels that have a point in the batch.
     """
 
+    adds_up: ClassVar[bool] = True
     temperature: float = Field(default=1.0, gt=0)  # that scores are divided by
     # who chooses: each point a label, each label a point, or both
     directions: Literal["points", "labels", "both"] = "points"
     # the weight of points that choose labels, where both directions count
     balance: float = Field(default=0.5, ge=0, le=1)
+
+    def cost(self, sizes: Sizes) -> Cost:
+        """Count what processes tell each other about each point: the strength of positives, maximum, sum and push."""
+        return Cost(sent=sizes.told * 4 * 4.0 * sizes.batch_size)
 
     @property
     def by_rows(self) -> bool:
@@ -45,11 +51,13 @@ class PickSome(Loss):
     def kernel(self) -> Kernel:
         """Return what turns scores into their gradient."""
 
-    def softmax(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
-        """Compute the loss of points that choose among labels."""
+    def softmax(
+        self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor, group: Group
+    ) -> Tensor:  # fmt: skip
+        """Compute the loss of points that choose among labels, which a group of processes may share."""
         from longtail.losses.softmax import softmax_of_scores  # noqa: PLC0415  (torch)
 
-        return softmax_of_scores(self.kernel(), scores, targets, mask, weights)
+        return softmax_of_scores(self.kernel(), scores, targets, mask, weights, group)
 
     def of_rows(self, factors: Factors, targets: LabelMatrix, excluded: LabelMatrix, weights: Tensor) -> Tensor:
         """Compute the loss of points that choose among labels from what scores are the products of."""
@@ -58,23 +66,23 @@ class PickSome(Loss):
         if self.temperature != 1:
             bias = None if factors.bias is None else factors.bias / self.temperature
             factors = replace(factors, vectors=factors.vectors / self.temperature, bias=bias)
-        return softmax_of_rows(self.kernel(), factors, targets, excluded, weights)
+        return softmax_of_rows(self.kernel(), factors, targets, excluded, weights, split())
 
     def __call__(self, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
         """Compute the loss."""
         if self.temperature != 1:
             scores = scores / self.temperature
         if self.directions == "points":
-            return self.softmax(scores, targets, mask, weights)
+            return self.softmax(scores, targets, mask, weights, split())
         weighed = targets * weights[:, None]  # the weight of a point is that of its targets here
         chosen = (weights > 0)[:, None].expand_as(targets)  # without weight it is nobody's negative either
         seen = chosen if mask is None else mask & chosen
         anchors = ((weighed > 0) & seen).any(dim=0).to(weights.dtype)
-        anchors = anchors * (len(anchors) / anchors.sum().clamp_min(1))
-        turned = self.softmax(scores.T, weighed.T, seen.T, anchors)
+        anchors = anchors * (len(anchors) / split().sum_(anchors.sum()).clamp_min(1))
+        turned = self.softmax(scores.T, weighed.T, seen.T, anchors, ALONE)  # a process has all points
         if self.directions == "labels":
             return turned
-        return self.balance * self.softmax(scores, targets, mask, weights) + (1 - self.balance) * turned
+        return self.balance * self.softmax(scores, targets, mask, weights, split()) + (1 - self.balance) * turned
 
 
 @record

@@ -15,54 +15,65 @@ from torch.nn import functional
 
 from longtail.labels.blocks import edge_rows
 from longtail.parts import Factors
+from longtail.shards import Group
 from longtail.types import LabelMatrix, without
 
 SCORES = 2**18  # that are made at once
+SHARED = 2**24  # the same where processes share labels: they tell each other something about every block
 Positives = tuple[Tensor, Tensor, Tensor]  # points, labels, and what each pair counts in a mean over points
-Kernel = Callable[[Tensor, Positives], Tensor]
+Kernel = Callable[[Tensor, Positives, Group], Tensor]
 
 
-def decoupled(scores: Tensor, positives: Positives) -> Tensor:
-    """Compute Σ_p share_p log(1 + Σ_n e^{s_n - s_p}) and turn the scores into its gradient; -inf is no negative."""
+def decoupled(scores: Tensor, positives: Positives, group: Group) -> Tensor:
+    """Compute Σ_p share_p log(1 + Σ_n e^{s_n - s_p}) and turn the scores into its gradient; -inf is no negative.
+
+    A group of processes has a part of the labels each, and the loss of its own positives.
+    """
     point, label, share = positives
     own = scores[point, label]
     scores[point, label] = -torch.inf
-    largest = scores.amax(dim=1)
-    largest = torch.where(largest.isfinite(), largest, 0)
-    total = scores.sub_(largest[:, None]).exp_().sum(dim=1)  # (B,)
+    largest, total = _exponentials(scores, group)
     gap = total.log()[point] + largest[point] - own
     wrong = share * gap.sigmoid()
-    scores.mul_((torch.zeros_like(total).index_add_(0, point, wrong) / total.clamp_min(1e-30))[:, None])
+    pushed = group.sum_(torch.zeros_like(total).index_add_(0, point, wrong))
+    scores.mul_((pushed / total.clamp_min(1e-30))[:, None])
     scores[point, label] = -wrong
     return (share * functional.softplus(gap)).sum()
 
 
-def supcon(scores: Tensor, positives: Positives) -> Tensor:
+def supcon(scores: Tensor, positives: Positives, group: Group) -> Tensor:
     """Compute Σ_p share_p log(Σ_l e^{s_l - s_p}) and turn the scores into its gradient; -inf is not among them."""
     point, label, share = positives
     own = scores[point, label]
-    largest = scores.amax(dim=1)
-    largest = torch.where(largest.isfinite(), largest, 0)
-    total = scores.sub_(largest[:, None]).exp_().sum(dim=1)  # (B,)
+    largest, total = _exponentials(scores, group)
     each = total.log()[point] + largest[point] - own
-    scores.mul_((torch.zeros_like(total).index_add_(0, point, share) / total.clamp_min(1e-30))[:, None])
+    pushed = group.sum_(torch.zeros_like(total).index_add_(0, point, share))
+    scores.mul_((pushed / total.clamp_min(1e-30))[:, None])
     scores[point, label] -= share
     return (share * each).sum()
 
 
+def _exponentials(scores: Tensor, group: Group) -> tuple[Tensor, Tensor]:
+    """Turn scores into e^{s - largest}; return the largest of each point and the sum, over the labels of the group."""
+    largest = scores.amax(dim=1) if scores.shape[1] else scores.new_full((len(scores),), -torch.inf)
+    group.max_(largest)
+    largest = torch.where(largest.isfinite(), largest, 0)
+    return largest, group.sum_(scores.sub_(largest[:, None]).exp_().sum(dim=1))
+
+
 def softmax_of_scores(
-    kernel: Kernel, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor
+    kernel: Kernel, scores: Tensor, targets: Tensor, mask: Tensor | None, weights: Tensor, group: Group
 ) -> Tensor:  # fmt: skip
     """Compute the loss of scores, averaged over points."""
     positive = targets > 0 if mask is None else (targets > 0) & mask
     point, label = positive.nonzero(as_tuple=True)
-    positives = _shares(point, label, targets[point, label], weights)
-    loss: Tensor = _OfScores.apply(_full(scores), mask, positives, kernel)  # type: ignore[no-untyped-call]
+    positives = _shares(point, label, targets[point, label], weights, group)
+    loss: Tensor = _OfScores.apply(_full(scores), mask, positives, kernel, group)  # type: ignore[no-untyped-call]
     return loss
 
 
 def softmax_of_rows(
-    kernel: Kernel, factors: Factors, targets: LabelMatrix, excluded: LabelMatrix, weights: Tensor
+    kernel: Kernel, factors: Factors, targets: LabelMatrix, excluded: LabelMatrix, weights: Tensor, group: Group
 ) -> Tensor:  # fmt: skip
     """Compute the loss of what scores are the products of, averaged over points."""
     device, kept = factors.rows.device, without(targets, excluded) if excluded.nnz else targets
@@ -71,11 +82,12 @@ def softmax_of_rows(
         for matrix in (kept, excluded) for part in (edge_rows(matrix), matrix.indices)
     )  # fmt: skip
     strength = torch.from_numpy(kept.data).to(device)
-    hidden_pairs, positives = (hidden, unseen), _shares(point, label, strength, weights)
+    hidden_pairs, positives = (hidden, unseen), _shares(point, label, strength, weights, group)
     given = [part if part is None else _full(part) for part in (factors.vectors, factors.rows, factors.bias)]
     half = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
     with torch.autocast(device.type, enabled=False):
-        loss: Tensor = _OfRows.apply(*given, hidden_pairs, positives, kernel, half)  # type: ignore[no-untyped-call]
+        how = kernel, half, group
+        loss: Tensor = _OfRows.apply(*given, hidden_pairs, positives, how)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -83,18 +95,20 @@ class _OfScores(torch.autograd.Function):
     """The loss of whole scores."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, mask: Tensor | None, positives: Positives, kernel: Kernel) -> Tensor:
+    def forward(
+        ctx: Any, scores: Tensor, mask: Tensor | None, positives: Positives, kernel: Kernel, group: Group
+    ) -> Tensor:
         """Keep the gradient."""
         gradient = scores.clone() if mask is None else scores.masked_fill(~mask, -torch.inf)
-        loss = kernel(gradient, positives)
+        loss = kernel(gradient, positives, group)
         ctx.save_for_backward(gradient)
         return loss
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None, None]:
         """Give the gradient that is there already."""
         (gradient,) = ctx.saved_tensors
-        return gradient * upstream, None, None, None
+        return gradient * upstream, None, None, None, None
 
 
 class _OfRows(torch.autograd.Function):
@@ -103,13 +117,15 @@ class _OfRows(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, vectors: Tensor, rows: Tensor, bias: Tensor | None, hidden: tuple[Tensor, Tensor],
-        positives: Positives, kernel: Kernel, half: torch.dtype | None,
+        positives: Positives, how: tuple[Kernel, torch.dtype | None, Group],
     ) -> Tensor:  # fmt: skip
         """Add up loss and gradients."""
+        kernel, half, group = how
         total, of_vectors, of_rows = vectors.new_zeros(()), torch.empty_like(vectors), torch.zeros_like(rows)
         of_bias = None if bias is None else torch.zeros_like(bias)
         left, right = (part if half is None else part.to(half) for part in (vectors, rows))
-        size = max(1, SCORES // max(len(rows), 1))
+        most = int(group.max_(torch.tensor(max(len(rows), 1))))
+        size = max(1, (SCORES if group.alone else SHARED) // most)
         starts = torch.arange(0, len(vectors) + size, size, device=vectors.device)
         ends, hidden_ends = (torch.searchsorted(part, starts).tolist() for part in (positives[0], hidden[0]))
         for place, start in enumerate(range(0, len(vectors), size)):
@@ -121,7 +137,7 @@ class _OfRows(torch.autograd.Function):
             scores[hidden[0][some] - start, hidden[1][some]] = -torch.inf
             own = slice(ends[place], ends[place + 1])
             point, label, share = (part[own] for part in positives)
-            total += kernel(scores, (point - start, label, share))
+            total += kernel(scores, (point - start, label, share), group)
             gradient = scores if half is None else scores.to(half)
             of_vectors[block] = gradient @ right
             if half is None:
@@ -136,12 +152,12 @@ class _OfRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         """Give the gradients that are there already."""
-        return *(part if part is None else part * upstream for part in ctx.saved_tensors), None, None, None, None
+        return *(part if part is None else part * upstream for part in ctx.saved_tensors), None, None, None
 
 
-def _shares(point: Tensor, label: Tensor, strength: Tensor, weights: Tensor) -> Positives:
+def _shares(point: Tensor, label: Tensor, strength: Tensor, weights: Tensor, group: Group) -> Positives:
     """Return the positive pairs with what each counts in a mean over points."""
-    sums = torch.zeros_like(weights).index_add_(0, point, strength.to(weights.dtype))
+    sums = group.sum_(torch.zeros_like(weights).index_add_(0, point, strength.to(weights.dtype)))
     return point, label, strength * (weights / sums.clamp_min(1e-6))[point] / len(weights)
 
 

@@ -22,6 +22,11 @@ class Sum(Loss):
     of: tuple[Loss, ...] = (Decoupled(), Bce())  # the losses that are added up
     weights: tuple[float, ...] = ()  # of the losses; 1 each where there are none
 
+    @property
+    def adds_up(self) -> bool:  # type: ignore[override]
+        """Whether all of them do."""
+        return all(loss.adds_up for loss in self.of)
+
     def check(self, recipe: Any) -> None:
         """Ask for losses of scores, and a weight for each."""
         if not self.of or (self.weights and len(self.weights) != len(self.of)):

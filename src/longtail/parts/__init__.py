@@ -51,6 +51,7 @@ from longtail.parts.trained import (
     BuiltHead,
     BuiltOrder,
     BuiltSampler,
+    Names,
     Network,
     Noise,
     Prepared,
@@ -61,6 +62,7 @@ from longtail.parts.trained import (
 )
 from longtail.parts.training import (
     DRAWN,
+    OWN,
     TARGETS,
     Batch,
     Candidates,
@@ -78,6 +80,7 @@ from longtail.parts.training import (
 
 __all__ = [
     "DRAWN",
+    "OWN",
     "TARGETS",
     "Arrays",
     "Augmentation",
@@ -100,6 +103,7 @@ __all__ = [
     "Inputs",
     "LabelStore",
     "Loss",
+    "Names",
     "Near",
     "Network",
     "Noise",

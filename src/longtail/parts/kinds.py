@@ -113,6 +113,10 @@ class Sampler(Part):
     scores_probabilities: ClassVar[bool] = False  # whether served scores are logarithms of probabilities
     has_levels: ClassVar[bool] = False  # whether it needs the levels of a tree, which a stage trains
 
+    def count(self, sizes: Sizes) -> float:
+        """Count the labels of a step."""
+        return sizes.labels
+
     @abstractmethod
     def build(self, network: Network) -> BuiltSampler:
         """Make ready for the points of a network."""
@@ -129,7 +133,14 @@ class Classifier(Part):
     """Vectors and labels to scores."""
 
     has_factors: ClassVar[bool] = False  # whether scores are products, whose factors it gives
+    can_split: ClassVar[bool] = True  # whether processes may share its labels, each of which scores its own
+    mixes_labels: ClassVar[bool] = False  # whether the vector of a label is made of other labels too
     hands_down: ClassVar[bool] = False  # whether its layers start from those that score something else
+
+    @property
+    def reads_labels(self) -> bool:
+        """Whether label texts are encoded in a step."""
+        return False
 
     def in_width(self, encoder: Any) -> int | None:
         """Return the dimension that the vectors of points must have; None: any."""
@@ -154,6 +165,9 @@ class Loss(Part):
 
     needs_cosines: ClassVar[bool] = False  # whether scores must be cosines as they are
     needs_rows: ClassVar[bool] = False  # whether it takes vectors and label vectors alone, and no scores
+    # whether losses over the labels of each process add up to that over all, with what `shards.split` tells; else each
+    # process gets the scores of all
+    adds_up: ClassVar[bool] = False
 
     @property
     def by_rows(self) -> bool:
@@ -217,9 +231,19 @@ class Objective(Part):
         """Add up the cost of its parts; clusters are fewer than labels, and a head may change the width."""
         if self.over == "clusters":
             sizes = replace(sizes, labels=-(-sizes.labels // LABELS_EACH))
-        if self.head is not None:
-            sizes = replace(sizes, width=self.head.out_width(sizes.width))
-        return super().total_cost(sizes)
+        within, width = sizes, sizes.width if self.head is None else self.head.out_width(sizes.width)
+        return super().total_cost(replace(sizes, width=width)) + Cost(sent=self._sent(within, width))
+
+    def _sent(self, sizes: Sizes, width: int) -> float:
+        """Count what a process sends in a step, beside what the loss does: the gradient of points or of words."""
+        if sizes.processes == 1 or self.over == "clusters" or not self.classifier.can_split:
+            return 0.0
+        if not self.classifier.reads_labels:
+            return sizes.told * 4.0 * (sizes.batch_size * width)
+        scored = self.sampler.count(sizes)
+        words, own = (sizes.distinct(sizes.batch_size + texts) for texts in (scored, scored / sizes.processes))
+        layers = sizes.width * width  # of the head
+        return sizes.told * 4.0 * (words * sizes.width + layers) + (sizes.processes - 1) * 8.0 * own
 
     def open(
         self, arrays: Mapping[str, NDArray[Any]], tower: FrozenTower, width: int, *,
@@ -257,6 +281,10 @@ class Stage(Part):
     def steps(self, points: int) -> tuple[int, float]:
         """Return the points of a step, and how often the stage looks at every point, for the estimate."""
         return 0, 0.0
+
+    def moments(self) -> float:
+        """Return how many numbers its optimizer keeps for each of a table, for the estimate."""
+        return 0.0
 
     def shortened(self, share: float) -> Self:
         """Return the same stage with a share of its steps, to choose by."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from longtail.labels.tree import Clusters
 from longtail.parts.serving import Arrays, FrozenHead, FrozenTower, Retriever, Scorer
 from longtail.parts.training import Batch, Candidates, Factors, Fit, Inputs, Place, Points, States, Step
+from longtail.shards import Group, Shard
 from longtail.types import Floats
 
 if TYPE_CHECKING:
@@ -24,9 +25,19 @@ TextsAs = Literal["tower", "head", "words"]  # up to the head, through it as poi
 class Table(Protocol):
     """Rows of which a step reads and changes only those that it uses, wherever they are kept."""
 
+    group: Group  # among whom gradients are added up
+    labels: int | None  # whose rows processes share; None: each has all rows
+
     @property
     def values(self) -> Tensor:
-        """All rows."""
+        """All rows; while labels are trained, those that this process owns."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of all rows, wherever they are."""
+
+    def take(self, values: Tensor) -> None:
+        """Start from other values of all rows."""
 
     def gather(self, rows: NDArray[np.int64]) -> Tensor:
         """Take rows for one step; several gathers of a step add up."""
@@ -34,13 +45,22 @@ class Table(Protocol):
     def step(self, learning_rate: float, number: int) -> None:
         """Apply the gradients of the rows that were gathered; `number` counts the steps from one."""
 
+    def reduce(self) -> None:
+        """Add up the gradients of all processes, where each has but a part."""
+
     def gradients(self) -> list[Tensor]:
         """Return the gradients of this step, as they are kept."""
 
     def finish(self) -> None:
         """Forget what only training needs."""
 
-    def arrays(self, name: str) -> Arrays:
+    def kept(self, values: Tensor) -> NDArray[Any] | Shard:
+        """Return values of its rows for a checkpoint."""
+
+    def own(self, values: NDArray[Any]) -> Tensor:
+        """Take the values of its rows from those of a checkpoint."""
+
+    def arrays(self, name: str) -> Mapping[str, NDArray[Any] | Shard]:
         """Name values and optimiser state for a checkpoint."""
 
     def restore(self, arrays: Mapping[str, NDArray[Any]], name: str) -> None:
@@ -50,8 +70,10 @@ class Table(Protocol):
 class Noise(Protocol):
     """Where dropout comes from."""
 
-    def drop(self, values: Tensor, share: float, draw: np.random.Generator) -> Tensor:
-        """Zero a share of the entries and scale the others up."""
+    def drop(
+        self, values: Tensor, share: float, draw: np.random.Generator, own: tuple[NDArray[np.int64], int] | None = None
+    ) -> Tensor:
+        """Zero a share of the entries and scale the others up; `own`: the values are these rows of so many."""
 
 
 class Network(Protocol):
@@ -72,8 +94,8 @@ class Network(Protocol):
     def terms(self) -> Sequence[Any]:
         """The objectives, made ready."""
 
-    def table(self, values: Any, *, frozen: bool = False) -> Table:
-        """Make a table whose rows are trained as the settings say."""
+    def table(self, values: Any, *, frozen: bool = False, of_labels: bool = False) -> Table:
+        """Make a table whose rows are trained as the settings say; processes share out those of labels."""
 
     def vectors(self, inputs: Inputs) -> Floats:
         """Encode texts outside of training."""
@@ -165,6 +187,15 @@ class BuiltSampler(Remembers, ABC):
         return None
 
 
+class Names(Protocol):
+    """The texts of labels, or of those that this process owns."""
+
+    def __len__(self) -> int: ...
+
+    def __call__(self, some: slice) -> Floats:
+        """Encode some of them."""
+
+
 class BuiltClassifier(Protocol):
     """A classifier while it is trained."""
 
@@ -187,7 +218,7 @@ class BuiltClassifier(Protocol):
     def factors(self, states: States, labels: NDArray[np.int64], texts: States | None, step: Step) -> Factors:
         """Return what scores are the products of; for classifiers that have factors."""
 
-    def freeze(self, tower: FrozenTower, head: FrozenHead | None, names: Callable[[slice], Floats] | None) -> Scorer:
+    def freeze(self, tower: FrozenTower, head: FrozenHead | None, names: Names | None) -> Scorer:
         """Give the half that is served; `names` encodes the texts of some labels."""
 
 

@@ -30,6 +30,7 @@ Replace = Callable[[NDArray[Any]], NDArray[Any]]
 DRAWN = "drawn"  # where a step remembers the labels that its points were drawn for
 # Where it keeps, while labels are scored, what the scores should be and which of them there are: (B, K) each.
 TARGETS = "targets"
+OWN = "own"  # where it keeps, while labels are scored, which of them this process owns, and how many there are
 
 
 class Inputs(Protocol):
@@ -175,6 +176,7 @@ class Step:
     network: Network
     augmentations: Sequence[Prepared] = ()
     memory: dict[Any, Any] = field(default_factory=dict)  # what one place leaves for a later one, by whoever left it
+    own: tuple[NDArray[np.int64], int] | None = None  # which rows of what is dropped from are here, and of how many
 
     def apply(self, place: Place, value: Any) -> Any:
         """Let the augmentations that act on a place change what is there: the only way in which they are called."""
@@ -185,11 +187,15 @@ class Step:
 
     def drop(self, values: Tensor, share: float) -> Tensor:
         """Apply dropout."""
-        return self.network.noise.drop(values, share, self.draw)
+        return self.network.noise.drop(values, share, self.draw, self.own)
 
     def plain(self) -> Step:
         """Return the same step without augmentations: label texts are encoded as they are."""
         return replace(self, augmentations=())
+
+    def of_labels(self) -> Step:
+        """Return the same step for rows of labels, of which this process has those that it owns."""
+        return replace(self, own=self.memory.get(OWN))
 
 
 @dataclass(frozen=True, eq=False)

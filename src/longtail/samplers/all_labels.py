@@ -25,7 +25,7 @@ class AllLabels(Sampler):
 
     def cost(self, sizes: Sizes) -> Cost:
         """Count scores, targets, loss and gradient of a batch against all labels."""
-        return Cost(memory=6 * 4.0 * sizes.batch_size * sizes.labels)
+        return Cost(memory=6 * 4.0 * sizes.batch_size * sizes.labels / sizes.processes)
 
 
 class _AllLabels(BuiltSampler):

@@ -24,8 +24,9 @@ from longtail.labels.blocks import edge_rows
 from longtail.parts import Batch, BuiltSampler, Candidates, Network, Query, Sampler, Scorer, States, Step
 from longtail.records import Cost, Sizes, record
 from longtail.search.ivf import IVF
+from longtail.shards import Group
 from longtail.stores.memory import MemoryStore
-from longtail.types import LabelMatrix, rows_of, without
+from longtail.types import Floats, Ints, LabelMatrix, rows_of, without
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,11 +70,14 @@ class BatchPool(Sampler):
 
     def cost(self, sizes: Sizes) -> Cost:
         """Count scores, targets, loss and gradient of a batch against its pool, and what is mined."""
+        mined = 12.0 * self.mined * sizes.points if self.hard else 0.0
+        return Cost(memory=6 * 4.0 * sizes.batch_size * self.count(sizes) / sizes.processes + mined)
+
+    def count(self, sizes: Sizes) -> float:
+        """Count the labels of a pool."""
         each = sizes.pairs / max(sizes.points, 1)
         each = (each if self.positives is None else min(each, self.positives)) + self.hard
-        pool = min(sizes.labels, sizes.batch_size * each + self.random, self.size or np.inf)
-        mined = 12.0 * self.mined * sizes.points if self.hard else 0.0
-        return Cost(memory=6 * 4.0 * sizes.batch_size * pool + mined)
+        return min(sizes.labels, sizes.batch_size * each + self.random, self.size or np.inf)
 
     def build(self, network: Network) -> BuiltPool:
         """Make ready; nothing is mined yet."""
@@ -122,12 +126,14 @@ class BuiltPool(BuiltSampler):
         if not settings.hard or not settings.refresh or epoch < first or (epoch - first) % settings.refresh:
             return
         points = network.points
-        scorer = quick(next(term for term in network.terms if term.sampler is self).freeze())
+        term = next(term for term in network.terms if term.sampler is self)
+        scorer = quick(term.freeze(own=True))
         blocks = []
         for start in range(0, len(points.inputs), CHUNK):
             rows = np.arange(start, min(start + CHUNK, len(points.inputs)))
-            labels, _ = scorer.top(Query.of_inputs(points.inputs.take(rows)), settings.mined)
-            best = rows_of(labels, np.ones(labels.shape), len(scorer))
+            found = scorer.top(Query.of_inputs(points.inputs.take(rows)), settings.mined)
+            labels = merged(*found, settings.mined, term.group)
+            best = rows_of(labels, np.ones(labels.shape), points.targets.shape[1])
             blocks.append(without(best, points.targets[rows] + points.excluded[rows]))
         self.mined = sp.csr_array(sp.vstack(blocks))
 
@@ -139,6 +145,19 @@ class BuiltPool(BuiltSampler):
         """Take what was mined from a checkpoint."""
         if "mined.indptr" in arrays:
             self.mined = matrix_of(arrays, "mined")
+
+
+def merged(labels: Ints, scores: Floats, count: int, group: Group) -> Ints:
+    """Put together what processes have found among their own labels: the best of all, ascending where equal."""
+    if group.alone:
+        return labels
+    import torch  # noqa: PLC0415
+
+    own = np.where(labels >= 0, labels * group.size + group.rank, -1)
+    pairs = [torch.from_numpy(np.ascontiguousarray(part.T)) for part in (own, scores)]  # lengths may differ
+    every, worth = (torch.cat(group.gather(part)).numpy().T for part in pairs)
+    order = np.lexsort((every, -worth))[:, :count]
+    return np.take_along_axis(every, order, axis=1)
 
 
 def quick(scorer: Scorer) -> Scorer:

@@ -60,7 +60,11 @@ class Clusters(Sampler):
 
     def cost(self, sizes: Sizes) -> Cost:
         """Count scores, targets, loss and gradient of a batch against its candidates."""
-        return Cost(memory=6 * 4.0 * sizes.batch_size * min(self.max_candidates * sizes.batch_size, sizes.labels))
+        return Cost(memory=6 * 4.0 * sizes.batch_size * self.count(sizes) / sizes.processes)
+
+    def count(self, sizes: Sizes) -> float:
+        """Count the labels of a step."""
+        return min(self.max_candidates * sizes.batch_size, sizes.labels)
 
     def build(self, network: Network) -> BuiltClusters:
         """Put the labels into clusters."""

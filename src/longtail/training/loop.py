@@ -21,10 +21,12 @@ from longtail.errors import ResourceError
 from longtail.machine import keep_freed_memory, release_freed_memory
 from longtail.parts import below
 from longtail.records import StageDone
+from longtail.shards import Shard
 from longtail.training.checkpoint import Checkpoint
 from longtail.training.logs import Log
 from longtail.training.network import TrainedNetwork
 from longtail.training.settings import LoopSettings
+from longtail.training.shared import reduce_gradients
 from longtail.training.tables import Adam
 
 Validate = Callable[[], dict[str, float]]
@@ -40,7 +42,7 @@ def run_loop(
     fit, checkpoint = network.fit, None
     if fit.scratch is not None:
         identity = {"recipe": fit.recipe.dump(), "data": fit.fingerprint, "stage": name}
-        checkpoint = Checkpoint(fit.scratch / f"{name}.safetensors", identity)
+        checkpoint = Checkpoint(fit.scratch / f"{name}.safetensors", identity, network.group)
     loop = Loop(network, settings, patience=patience)
     loop.run(name, checkpoint=checkpoint, validate=validate)
     fit.done.append(StageDone(name, loop.steps // loop.per_epoch, loop.steps, settings.batch_size))
@@ -54,6 +56,7 @@ class Loop:
 
     def __init__(self, network: TrainedNetwork, settings: LoopSettings, *, patience: int | None = None) -> None:
         self.network, self.settings, self.seed, self.patience = network, settings, network.fit.seed, patience
+        self.group = network.group
         points = len(network.points.inputs)
         alone = points > settings.batch_size > 1 and points % settings.batch_size == 1
         # A last point that would be alone joins the batch before it: batch norms need two.
@@ -65,6 +68,7 @@ class Loop:
         self.best, self.stale, self.kept = -math.inf, 0, dict[str, NDArray[Any]]()
         self.norms = deque[float](maxlen=NORMS)
         self.averaged, self.averages = 0, dict[str, Tensor]()
+        self.saved, self.due = time.monotonic(), False  # when a checkpoint was written, and whether it is time for one
 
     def _scales(self) -> dict[nn.Parameter, float]:
         """Return what the rate of the encoder's layers is multiplied with, where it has one of its own."""
@@ -78,9 +82,9 @@ class Loop:
         network, settings, fit = self.network, self.settings, self.network.fit
         fabric = fabric_of(settings)
         done = self._resume(checkpoint)
-        saved, order, losses = time.monotonic(), np.zeros(0, np.int64), list[float]()
+        self.saved, order, losses = time.monotonic(), np.zeros(0, np.int64), list[float]()
         network.dense.train()
-        with Log(fit.scratch, name, done=done, tensorboard=settings.tensorboard) as log:
+        with Log(fit.scratch if self.group.first else None, name, done=done, tensorboard=settings.tensorboard) as log:
             for step in range(done, self.total):
                 epoch, place = divmod(step, self.per_epoch)
                 if place == 0:
@@ -102,10 +106,10 @@ class Loop:
                 if fit.progress:
                     fit.progress(f"{name}, epoch {epoch + 1} of {self.epochs}", step + 1, self.total)
                 last = enough or step + 1 == self.total
-                if checkpoint and (last or time.monotonic() - saved >= settings.save_seconds):
+                if checkpoint and (last or self.due):
                     at = self.total if last else step + 1
                     checkpoint.save(at, network.tables, network.dense, self.optimizer, self._remembered())
-                    saved = time.monotonic()
+                    self.saved = time.monotonic()
                 if enough:
                     break
         if not self.kept:
@@ -114,7 +118,7 @@ class Loop:
         network.dense.eval()
 
     def _step(self, fabric: Any, rows: NDArray[np.int64], step: int, factor: float) -> float:
-        """Change the weights by the gradient of one batch."""
+        """Change the weights by the gradient of one batch; returns its loss."""
         settings, network = self.settings, self.network
         number = (self.seed << 32) + step
         torch.default_generator.manual_seed(number)  # torch.manual_seed remembers every call where there is no GPU yet
@@ -122,7 +126,7 @@ class Loop:
             torch.cuda.manual_seed_all(number)
         with fabric.autocast():
             loss = network.loss(rows, np.random.default_rng([self.seed, 2, step]), step / self.total)
-        value = float(loss.detach())
+        value = self._told(network.counted)
         if not math.isfinite(value):
             rate = settings.learning_rate
             raise ResourceError(
@@ -131,6 +135,9 @@ class Loop:
             )
         self.optimizer.clear()
         fabric.backward(loss)
+        reduce_gradients(network.summed, self.group)
+        for table in network.tables.values():
+            table.reduce()
         if settings.clip is not None:
             self._clip(settings.clip)
         for table in network.tables.values():
@@ -138,12 +145,23 @@ class Loop:
         self.optimizer.step(settings.dense_learning_rate * factor)
         return value
 
+    def _told(self, counted: float) -> float:
+        """Add up what the processes have of a loss; the first of them says whether it is time for a checkpoint."""
+        due = self.group.first and time.monotonic() - self.saved >= self.settings.save_seconds
+        told = self.group.sum_(torch.tensor([counted, float(due)], dtype=torch.float64))
+        self.due = bool(told[1])
+        return float(told[0])
+
     @torch.no_grad()
     def _clip(self, factor: float) -> None:
         """Shorten the gradient where it is far longer than the last ones."""
         parts = [part.grad for part in self.optimizer.parameters if part.grad is not None]
-        parts += [part for table in self.network.tables.values() for part in table.gradients()]
-        length = math.sqrt(sum(float(part.square().sum()) for part in parts))
+        tables = self.network.tables.values()
+        parts += [part for table in tables if table.labels is None for part in table.gradients()]
+        own = [part for table in tables if table.labels is not None for part in table.gradients()]
+        squares = torch.tensor(sum(float(part.square().sum()) for part in own), dtype=torch.float64)
+        length = math.sqrt(sum(float(part.square().sum()) for part in parts) + float(self.group.sum_(squares)))
+        parts += own
         limit = factor * max(self.norms, default=math.inf)
         if length > limit:
             for part in parts:
@@ -182,7 +200,8 @@ class Loop:
     def _validated(self, validate: Validate) -> dict[str, float]:
         """Measure validation points by the averages, where there are any; keep the weights if they are the best."""
         self._swap()
-        measured = validate()
+        with self.network.assembled():
+            measured = validate()
         value = next(iter(measured.values()), -math.inf)
         if self.patience is not None and measured:
             self.stale = 0 if value > self.best else self.stale + 1
@@ -201,15 +220,26 @@ class Loop:
         for name, value in self._weights().items() if self.kept else ():
             value.copy_(torch.from_numpy(np.array(self.kept[name])).reshape(value.shape))
 
-    def _remembered(self) -> dict[str, NDArray[Any]]:
+    def _whole(self, name: str, values: Tensor) -> NDArray[Any] | Shard:
+        """Return weights for a checkpoint."""
+        table = self.network.tables.get(name.removeprefix("table.")) if name.startswith("table.") else None
+        return values.cpu().numpy() if table is None else table.kept(values)
+
+    def _own(self, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Take the weights that this process has from those of a checkpoint."""
+        tables = {f"table.{name}": table for name, table in self.network.tables.items()}
+        return {n: tables[n].own(array).numpy() if n in tables else np.array(array) for n, array in arrays.items()}
+
+    def _remembered(self) -> dict[str, NDArray[Any] | Shard]:
         """Name what the next step depends on besides weights."""
-        arrays: dict[str, NDArray[Any]] = {"best": np.array([self.best, self.stale]), "steps": np.array([self.steps])}
-        arrays |= {f"kept.{name}": array for name, array in self.kept.items()}
+        arrays: dict[str, NDArray[Any] | Shard] = {}
+        arrays |= {"best": np.array([self.best, self.stale]), "steps": np.array([self.steps])}
+        arrays |= {f"kept.{name}": self._whole(name, torch.from_numpy(array)) for name, array in self.kept.items()}
         if self.norms:
             arrays["norms"] = np.array(self.norms)
         if self.averaged:
             arrays["averaged"] = np.array([self.averaged])
-            arrays |= {f"averages.{name}": value.cpu().numpy() for name, value in self.averages.items()}
+            arrays |= {f"averages.{name}": self._whole(name, value) for name, value in self.averages.items()}
         return arrays | {f"sampler.{name}": array for name, array in self.network.state().items()}
 
     def _resume(self, checkpoint: Checkpoint | None) -> int:
@@ -220,13 +250,13 @@ class Loop:
         if more:
             self.best, self.stale = float(more["best"][0]), int(more["best"][1])
             self.steps = int(more["steps"][0]) if "steps" in more else done
-            self.kept = below(more, "kept.")
+            self.kept = self._own(below(more, "kept."))
             self.norms.extend(more.get("norms", np.zeros(0)).tolist())
             self.averaged = int(more["averaged"][0]) if "averaged" in more else 0
             weights = self._weights()
-            for name, array in below(more, "averages.").items():
+            for name, array in self._own(below(more, "averages.")).items():
                 self.averages[name] = torch.from_numpy(np.array(array)).reshape(weights[name].shape).to(weights[name])
-            self.network.restore(below(more, "sampler."))
+            self.network.restore({name: np.array(array) for name, array in below(more, "sampler.").items()})
         return done
 
 

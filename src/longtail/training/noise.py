@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from longtail.machine import compiles
@@ -29,9 +31,12 @@ class StoredNoise:
     def __init__(self, seed: int) -> None:
         self.store = stored(seed)
 
-    def drop(self, values: Tensor, share: float, draw: np.random.Generator) -> Tensor:
-        """Zero a share of the entries, to within 1/256, and scale the others up."""
-        cut, count = round(share * 256), values.numel()
+    def drop(
+        self, values: Tensor, share: float, draw: np.random.Generator, own: tuple[NDArray[np.int64], int] | None = None
+    ) -> Tensor:
+        """Zero a share of the entries, to within 1/256, and scale the others up; `own`: of rows of a larger matrix."""
+        places, rows = (None, len(values)) if own is None or len(own[0]) != len(values) else own
+        cut, count = round(share * 256), rows * math.prod(values.shape[1:])
         if cut == 0:
             return values
         if self.store.device != values.device:
@@ -41,6 +46,8 @@ class StoredNoise:
         else:
             start = int(draw.integers(0, len(self.store) - count))
             drawn = self.store[start : start + count]
+        if places is not None:
+            drawn = drawn.reshape(rows, -1)[torch.from_numpy(places).to(drawn.device)].flatten()
         if compiles() and values.device.type == "cpu" and values.dtype == torch.float32:
             kept: Tensor = _Dropped.apply(values, drawn, cut)  # type: ignore[no-untyped-call]
             return kept

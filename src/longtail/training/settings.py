@@ -63,6 +63,10 @@ class LoopSettings(Part):
         """Return the points of a step, and how often each point is looked at."""
         return self.batch_size, max(float(self.epochs), self.min_steps * self.batch_size / max(points, 1))
 
+    def moments(self) -> float:
+        """Return how many numbers its optimizer keeps for each of a table: adagrad keeps one for a whole row."""
+        return 2.0 if self.optimizer == "adam" else 0.0
+
     def shortened(self, share: float) -> Self:
         """Return the same settings with a share of the steps, to choose by."""
         fewer = replaced(self, "epochs", max(1, round(share * self.epochs)))
@@ -82,6 +86,10 @@ class LoopStage(Stage):
     def steps(self, points: int) -> tuple[int, float]:
         """Return the points of a step, and how often each point is looked at."""
         return self.training.steps(points)
+
+    def moments(self) -> float:
+        """Return how many numbers its optimizer keeps for each of a table."""
+        return self.training.moments()
 
     def shortened(self, share: float) -> Self:
         """Return the same stage with a share of its steps."""

@@ -7,7 +7,8 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from longtail.machine import compiles
+from longtail.shards import ALONE, Group, Shard
 
 Optimizer = Literal["adam", "adagrad"]
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
@@ -24,8 +26,11 @@ BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 class LocalTable:
     """A matrix (R, D), or a vector (R,), in the memory of this process, with the state of its optimizer."""
 
+    labels: int | None = None  # whose rows the processes of a training have shared out; None: each has all rows
+
     def __init__(self, values: Tensor, optimizer: Optimizer = "adam", frozen: bool = False) -> None:
         self.values, self.optimizer, self.frozen = values.contiguous(), optimizer, frozen  # one row after the other
+        self.group = ALONE  # among whom gradients are added up
         if frozen:
             self.state = []
         elif optimizer == "adam":
@@ -99,24 +104,108 @@ class LocalTable:
         total = torch.zeros((len(rows), *self.values.shape[1:]), dtype=self.values.dtype, device=self.values.device)
         return rows, total.index_add_(0, places, torch.cat([gradient for _, gradient in parts]))
 
+    @torch.no_grad()
+    def reduce(self) -> None:
+        """Add up the gradients of all processes, where each has but a part; their rows may differ."""
+        if self.group.alone or self.spent:
+            return
+        summed = []
+        for places, leaf in self.gathered:
+            counted = self.group.sum_(torch.tensor([leaf.grad is not None], dtype=torch.float32))
+            if not counted.item():
+                continue
+            rows = torch.unique(torch.cat(self.group.gather(places)))
+            total = leaf.new_zeros((len(rows), *leaf.shape[1:]))
+            if leaf.grad is not None:
+                total.index_copy_(0, torch.searchsorted(rows, places), leaf.grad)
+            whole = torch.empty_like(total)  # a leaf that no step reads any more
+            whole.grad = self.group.sum_(total)
+            summed.append((rows, whole))
+        self.gathered = summed
+
     def gradients(self) -> list[Tensor]:
         """Return the gradients of all gathers of this step, as they are kept."""
         return [] if self.spent else [leaf.grad for _, leaf in self.gathered if leaf.grad is not None]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of all rows, wherever they are."""
+        return tuple(self.values.shape)
+
+    def take(self, values: Tensor) -> None:
+        """Start from other values of all rows."""
+        self.values.copy_(values)
 
     def finish(self) -> None:
         """Forget what only training needs: the next stage reads values alone."""
         self.state, self.gathered, self.spent = [], [], False
 
-    def arrays(self, name: str) -> dict[str, NDArray[Any]]:
+    def kept(self, values: Tensor) -> NDArray[Any] | Shard:
+        """Return values of these rows for a checkpoint."""
+        return values.cpu().numpy()
+
+    def own(self, values: NDArray[Any]) -> Tensor:
+        """Take the values of these rows from those of a checkpoint."""
+        return torch.from_numpy(np.array(values))
+
+    def arrays(self, name: str) -> dict[str, NDArray[Any] | Shard]:
         """Name values and state for a checkpoint."""
-        arrays = {f"{name}.values": self.values.cpu().numpy()}
-        return arrays | {f"{name}.state{place}": part.cpu().numpy() for place, part in enumerate(self.state)}
+        arrays = {f"{name}.values": self.kept(self.values)}
+        return arrays | {f"{name}.state{place}": self.kept(part) for place, part in enumerate(self.state)}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]], name: str) -> None:
         """Take values and state from a checkpoint."""
-        self.values.copy_(torch.from_numpy(np.array(arrays[f"{name}.values"])))
+        self.values.copy_(self.own(arrays[f"{name}.values"]))
         for place, part in enumerate(self.state):
-            part.copy_(torch.from_numpy(np.array(arrays[f"{name}.state{place}"])))
+            part.copy_(self.own(arrays[f"{name}.state{place}"]))
+
+
+class ShardedTable(LocalTable):
+    """A table with a row for each label, of which this process has those of the labels that it owns."""
+
+    labels: int
+
+    def __init__(
+        self, values: Tensor, labels: int, world: Group, optimizer: Optimizer = "adam", frozen: bool = False
+    ) -> None:
+        super().__init__(values, optimizer, frozen)
+        self.labels, self.world = labels, world
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of all rows, wherever they are."""
+        return (self.labels, *self.values.shape[1:])
+
+    def gather(self, rows: NDArray[np.int64]) -> Tensor:
+        """Take the rows of labels that this process owns."""
+        assert (rows % self.world.size == self.world.rank).all(), "a process gathers the rows that it owns"
+        return super().gather(rows // self.world.size)
+
+    def take(self, values: Tensor) -> None:
+        """Start from other values of all labels."""
+        self.values.copy_(values[self.world.rank :: self.world.size])
+
+    def kept(self, values: Tensor) -> Shard:
+        """Return values of these rows for a checkpoint, which has them all."""
+        return Shard(values.cpu().numpy(), self.labels)
+
+    def own(self, values: NDArray[Any]) -> Tensor:
+        """Take the values of these rows from those of all labels."""
+        return torch.from_numpy(np.array(values[self.world.rank :: self.world.size]))
+
+    @contextmanager
+    def assembled(self) -> Iterator[None]:
+        """Have the values of all labels, inside the block."""
+        part, self.values = self.values, self.world.whole(self.values, self.labels)
+        try:
+            yield
+        finally:
+            self.values = part
+
+    def finish(self) -> None:
+        """Put all rows together: what comes next reads them all."""
+        super().finish()
+        self.values, self.world = self.world.whole(self.values, self.labels), ALONE
 
 
 def _corrected(learning_rate: float, number: int) -> float:
@@ -166,4 +255,4 @@ class Adam:
         self.counts = arrays[f"{name}.counts"].tolist()
         for place, moments in enumerate(self.state):
             for key, moment in zip(("first", "second"), moments, strict=True):
-                moment.copy_(torch.from_numpy(arrays[f"{name}.{place}.{key}"]).reshape(moment.shape))
+                moment.copy_(torch.from_numpy(np.array(arrays[f"{name}.{place}.{key}"])).reshape(moment.shape))
