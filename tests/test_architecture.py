@@ -17,7 +17,7 @@ ORDER = [
     "labels",
     "records", "parts", "recipe", "augment", "encoders", "search", "stores", "scorers", "samplers", "classifiers",
     "losses", "predictions", "probabilities", "thresholds", "scales", "card", "folder", "signatures", "explanations",
-    "model", "continuing", "training", "artefact", "index", "doctor", "upgrade", "answers", "evaluation", "metrics",
+    "model", "continuing", "training", "artefact", "index", "doctor", "upgrade", "answering", "answers", "engines", "evaluation", "metrics",
     "comparison", "report", "page", "recipes", "auto", "pipeline", "estimator", "bench", "serve", "cli", "start",
     "__main__",
 ]  # fmt: skip
@@ -132,6 +132,7 @@ INSIDE = {
         "wire",
         "run",
     ],
+    "engines": ["processes", "pools", "places", "batches"],
     "auto": ["portfolio", "search"],
     "bench": ["variants", "suite", "changes", "peers", "job", "lines", "table"],
 }
