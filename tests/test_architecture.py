@@ -17,7 +17,8 @@ ORDER = [
     "labels",
     "records", "parts", "recipe", "augment", "encoders", "search", "stores", "scorers", "samplers", "classifiers",
     "losses", "predictions", "probabilities", "thresholds", "scales", "card", "folder", "signatures", "explanations",
-    "model", "continuing", "training", "artefact", "index", "doctor", "upgrade", "answering", "answers", "engines", "evaluation", "metrics",
+    "model", "continuing", "training", "artefact", "index", "doctor", "upgrade", "answering", "answers", "engines",
+    "evaluation", "metrics",
     "comparison", "report", "page", "recipes", "auto", "pipeline", "estimator", "bench", "serve", "cli", "start",
     "__main__",
 ]  # fmt: skip
@@ -47,6 +48,7 @@ INSIDE = {
         "blocks",
         "walk",
         "graph",
+        "spilled",
         "tree",
         "curves",
         "calibration",
@@ -132,7 +134,7 @@ INSIDE = {
         "wire",
         "run",
     ],
-    "engines": ["processes", "pools", "places", "batches"],
+    "engines": ["processes", "pools", "places", "batches", "graphs"],
     "auto": ["portfolio", "search"],
     "bench": ["variants", "suite", "changes", "peers", "job", "lines", "table"],
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import mmap
 import stat
 import struct
@@ -74,6 +75,21 @@ def write_arrays(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
             save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, partial)
         except SafetensorError as reason:  # what it raises instead of OSError
             raise ResourceError(f"{path}: cannot be written ({reason}); nothing was changed") from None
+
+
+def map_arrays(path: Path, specs: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, NDArray[Any]]:
+    """Make a safetensors file of arrays of given types and shapes, mapped so that they are filled in place."""
+    codes, header, end = {np.dtype(value): key for key, value in TYPES.items()}, dict[str, Any](), 0
+    for name, (kind, shape) in sorted(specs.items(), key=lambda spec: -np.dtype(spec[1][0]).itemsize):  # aligned
+        begin, end = end, end + math.prod(shape) * np.dtype(kind).itemsize
+        header[name] = {"dtype": codes[np.dtype(kind)], "shape": list(shape), "data_offsets": [begin, end]}
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    with path.open("wb") as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        file.truncate(8 + len(head) + end)
+    body = np.memmap(path, np.uint8, "r+", offset=8 + len(head)) if end else np.zeros(0, np.uint8)
+    return {name: _view(body, spec) for name, spec in header.items()}
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:

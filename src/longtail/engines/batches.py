@@ -16,6 +16,7 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from longtail.answering import PredictSettings
@@ -101,10 +102,8 @@ def _some(feed: Feed, path: Path) -> Iterator[Queries]:
     first = next(feed.blocks, None)
     if first is not None:
         return chain([first], feed.blocks)
-    if path.name.endswith(".parquet"):
-        empty = pq.read_schema(path).empty_table().combine_chunks()
-        return iter([Queries([], [], [], batch) for batch in empty.to_batches()] or [Queries([], [], [], [])])
-    return iter([Queries([], [], [], [])])
+    parquet = path.name.endswith(".parquet")
+    return iter([Queries([], [], [], pa.RecordBatch.from_pylist([], pq.read_schema(path)) if parquet else [])])
 
 
 def model_hash(folder: Path) -> str:
