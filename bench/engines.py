@@ -1,9 +1,9 @@
 """Time per text of `longtail predict` on every engine, with one worker each, as a table in Markdown.
 
-    python bench/engines.py ../shared/data/LF-MDNSeeAlsoTitles-6K [--texts 1000000] [--recipe knn] [--engines local,dask]
+    python bench/engines.py ../shared/data/LF-MDNSeeAlsoTitles-6K [--texts 1000000] [--recipe knn] [--engines local]
 
-Texts are drawn from the words of the training texts; one command after the other predicts all of them, each in a process
-of its own. Seconds of the worker are CPU seconds inside the task, which other jobs on the machine do not change much.
+Texts are drawn from the words of the training texts; one command after the other predicts all of them, each in a
+process of its own. CPU seconds are those inside the tasks, which other jobs on the machine do not change much.
 """
 
 from __future__ import annotations

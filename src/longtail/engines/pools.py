@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from longtail.engines.processes import Worker, first_ready
-from longtail.errors import LongtailError, ResourceError, nearest
+from longtail.errors import LongtailError, ResourceError, nearest, one_line
 from longtail.machine import need
 
 RETRIES = 3
@@ -105,12 +105,7 @@ def local(task: Task, items: Sequence[str], cluster: Cluster) -> Iterator[Result
 def dask(task: Task, items: Sequence[str], cluster: Cluster) -> Iterator[Result]:
     """Run tasks on a Dask cluster, or on processes of this machine that Dask starts."""
     need("distributed", "dask")
-    from distributed import (  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415
-        Client,
-        KilledWorker,
-        LocalCluster,
-        as_completed,
-    )
+    from distributed import Client, KilledWorker, LocalCluster, as_completed  # noqa: PLC0415  (an extra)
 
     @contextmanager
     def started() -> Iterator[Any]:
@@ -134,13 +129,16 @@ def ray(task: Task, items: Sequence[str], cluster: Cluster) -> Iterator[Result]:
     """Run tasks on a Ray cluster, or on one that Ray starts here."""
     need("ray", "ray")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    import ray as engine  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415
+    import ray as engine  # noqa: PLC0415  (an extra)
 
     own = not engine.is_initialized()
     if own:
         there = cluster.address is not None or "RAY_ADDRESS" in os.environ
         place = {"address": cluster.address} if there else {"num_cpus": cluster.workers, "include_dashboard": False}
-        engine.init(log_to_driver=False, logging_level="ERROR", **place)
+        try:
+            engine.init(log_to_driver=False, logging_level="ERROR", **place)
+        except Exception as reason:  # Ray raises nothing more special when a busy machine takes too long to start it
+            raise ResourceError(f"Ray did not start ({one_line(reason)}); the same command tries it again") from None
     try:
         shared = engine.put(task)
         remote = engine.remote(num_cpus=1, max_retries=RETRIES)(_called)
@@ -170,10 +168,10 @@ def _called(task: Task, item: str) -> Result:
 def spark(task: Task, items: Sequence[str], cluster: Cluster) -> Iterator[Result]:
     """Run tasks as the partitions of one Spark job; results come through an accumulator, each once."""
     need("pyspark", "spark")
-    from pyspark.accumulators import AccumulatorParam  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415
-    from pyspark.sql import SparkSession  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415
+    from pyspark.accumulators import AccumulatorParam  # noqa: PLC0415  (an extra)
+    from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    class Lists(AccumulatorParam):  # type: ignore[misc, type-arg, unused-ignore]
+    class Lists(AccumulatorParam):  # type: ignore[misc]
         def zero(self, value: list[Result]) -> list[Result]:
             return []
 
