@@ -121,11 +121,11 @@ def build(
         settings = GraphSettings(kind.value, threshold, top, seed)
         with continues(), progress(f"building the {kind} graph of {counted(len(train.labels), 'label')}") as step:
             cluster = Machines(engine, workers, address).cluster()
-            edges, peak = build_graph(
+            entries, peak = build_graph(
                 train.targets, data.fingerprint, settings, file, engine, cluster, force=force, progress=step
             )  # fmt: skip
         least = f", at most {size(peak)} a worker" if peak else ""
-        say(f"wrote {file}: {counted(edges, 'edge')}, {size(file.stat().st_size)}{least}")
+        say(f"wrote {file}: {counted(entries, 'edge')}, {size(file.stat().st_size)}{least}")
         return
     with progress(f"building the {kind} graph of {counted(len(train.labels), 'label')}"):
         graph = KINDS[kind](train.targets, **_settings(kind, threshold, top, seed))

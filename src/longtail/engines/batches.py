@@ -185,8 +185,8 @@ def _begin(task: PredictShard, files: list[Entry], force: bool) -> dict[str, Res
             remedy="repeat that command, pass --force to replace them, or choose another --out",
         )  # fmt: skip
     if force:
-        for note in [name for name in there if name.startswith(f"{DONE}/")]:
-            for name in (note, note.removeprefix(f"{DONE}/").removesuffix(".json")):
+        for noted in [name for name in there if name.startswith(f"{DONE}/")]:
+            for name in (noted, noted.removeprefix(f"{DONE}/").removesuffix(".json")):
                 if name in there:
                     task.out.remove(name)
     if MANIFEST in there:

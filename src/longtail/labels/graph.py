@@ -315,7 +315,8 @@ class _Product:
 
     def counts(self, owners: NDArray[Any]) -> sp.csr_array:
         """Multiply some rows of Yᵀ with Y: (B, L), unsorted."""
-        return self.labels[owners] @ self.points
+        counts: sp.csr_array = self.labels[owners] @ self.points
+        return counts
 
 
 def runs(work: NDArray[np.int64], most: int) -> Iterator[NDArray[Any]]:

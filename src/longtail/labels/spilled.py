@@ -128,7 +128,8 @@ class Entries:
         right = assembled(
             ones[: len(labels)].copy(), labels, np.concatenate([[0], ends]), (len(points), self.pattern.shape[1])
         )
-        return left @ right
+        counts: sp.csr_array = left @ right
+        return counts
 
     def parts(self, kind: str) -> list[tuple[int, int]]:
         """Cut all labels into runs whose rows become one file each."""
