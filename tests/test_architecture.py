@@ -17,9 +17,8 @@ ORDER = [
     "labels",
     "records", "parts", "recipe", "augment", "encoders", "search", "stores", "scorers", "samplers", "classifiers",
     "losses", "predictions", "probabilities", "thresholds", "scales", "card", "folder", "signatures", "explanations",
-    "model", "continuing", "training", "artefact", "index", "doctor", "upgrade", "answering", "answers", "engines",
-    "evaluation", "metrics",
-    "comparison", "report", "page", "recipes", "auto", "pipeline", "estimator", "bench", "serve", "cli", "start",
+    "model", "continuing", "training", "artefact", "stored", "index", "doctor", "upgrade", "answering", "answers",
+    "engines", "evaluation", "metrics", "comparison", "report", "page", "recipes", "auto", "pipeline", "estimator", "bench", "serve", "cli", "start",
     "__main__",
 ]  # fmt: skip
 INSIDE = {
@@ -72,7 +71,7 @@ INSIDE = {
         "towers",
     ],
     "search": ["exact", "postings", "inverted", "quantised", "hnsw", "ivf", "nearest"],
-    "stores": ["memory"],
+    "stores": ["memory", "qdrant"],
     "scorers": [
         "texts",
         "wrapped",
