@@ -18,7 +18,8 @@ ORDER = [
     "records", "parts", "recipe", "augment", "encoders", "search", "stores", "scorers", "samplers", "classifiers",
     "losses", "predictions", "probabilities", "thresholds", "scales", "card", "folder", "signatures", "explanations",
     "model", "continuing", "training", "artefact", "stored", "index", "doctor", "upgrade", "answering", "answers",
-    "engines", "evaluation", "metrics", "comparison", "report", "page", "recipes", "auto", "pipeline", "estimator", "bench", "serve", "cli", "start",
+    "engines", "evaluation", "metrics", "comparison", "report", "page", "recipes",
+    "auto", "pipeline", "estimator", "bench", "serve", "cli", "start",
     "__main__",
 ]  # fmt: skip
 INSIDE = {

@@ -182,6 +182,7 @@ def spark(task: Task, items: Sequence[str], cluster: Cluster) -> Iterator[Result
     own = SparkSession.getActiveSession() is None
     master = cluster.address or f"local[{cluster.workers},{RETRIES + 1}]"
     builder = SparkSession.builder.appName("longtail").master(master).config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
     session = builder.config("spark.pyspark.python", sys.executable).getOrCreate()
     context = session.sparkContext
     results = context.accumulator([], Lists())
