@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from engines.killing import Killed
+from killing import Killed
 from typer.testing import CliRunner
 
 from longtail.answering import PredictSettings

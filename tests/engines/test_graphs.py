@@ -10,9 +10,9 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from engines.killing import Killed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from killing import Killed
 from typer.testing import CliRunner
 
 from longtail.cli import app

@@ -7,7 +7,7 @@ import signal
 import time
 
 import pytest
-from engines.killing import always_die, double, fail
+from killing import always_die, double, fail
 
 from longtail.engines.pools import Cluster, local
 from longtail.engines.processes import Worker
