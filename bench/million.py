@@ -1,6 +1,10 @@
 """Build the conditional graph of a million labels: estimated against measured memory and time, as JSON.
 
     python bench/million.py [--points 2250000] [--labels 1300000] [--kind conditionals] [--keep FOLDER]
+    python bench/million.py --engine local [--workers 1] [--compare]
+
+With an engine the graph is built by way of the disk (`longtail graph build --engine`); the peaks are those of the
+driver and of the largest worker. `--compare` says whether the bits are those of the graph that is built in memory.
 
 The label matrix is generated with the statistics of LF-AmazonTitles-1.3M (2.25 M points, 1.3 M labels, 22 labels a
 point). Generation, estimate and build run in child processes of their own, so that each peak is clean.
@@ -20,8 +24,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from longtail.engines.graphs import build_graph
+from longtail.engines.pools import Cluster
 from longtail.files import read_arrays, write_arrays
 from longtail.labels.graph import KINDS, estimate
+from longtail.labels.spilled import GraphSettings
+from longtail.machine import memory_usage
 from longtail.types import LabelMatrix
 
 TOPIC = 50  # labels of a topic
@@ -111,7 +119,29 @@ def _build(path: Path, arguments: argparse.Namespace) -> dict[str, float]:
     }
 
 
-STEPS = {"generate": _generate, "estimate": _estimate, "build": _build}
+def _spill(path: Path, arguments: argparse.Namespace) -> dict[str, float]:
+    began = time.perf_counter()
+    targets, out = _load_targets(path, arguments), path.with_name("graph.safetensors")
+    settings, cluster = GraphSettings(arguments.kind), Cluster(arguments.workers)
+    edges, worker = build_graph(targets, path.name, settings, out, arguments.engine, cluster, force=True)
+    peak = (memory_usage() or (0, 0))[1]
+    facts = {
+        "driver_peak_mb": peak >> 20,
+        "worker_peak_mb": worker >> 20,
+        "entries": edges,
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+    if arguments.compare:
+        graph, arrays = KINDS[arguments.kind](targets), read_arrays(out)
+        pairs = ((graph.indptr, "indptr"), (graph.indices, "indices"), (graph.data, "values"))
+        facts["same_bits"] = all(
+            np.array_equal(array.view(np.uint8), arrays[name].view(np.uint8)) for array, name in pairs
+        )
+    out.unlink()
+    return facts
+
+
+STEPS = {"generate": _generate, "estimate": _estimate, "build": _build, "spill": _spill}
 
 
 def main() -> None:
@@ -121,6 +151,9 @@ def main() -> None:
     parser.add_argument("--labels", type=int, default=1_300_000)
     parser.add_argument("--kind", default="conditionals", choices=sorted(KINDS))
     parser.add_argument("--keep", type=Path, help="keep the generated matrix here and use it again")
+    parser.add_argument("--engine", help="build by way of the disk: local or dask")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--compare", action="store_true", help="with an engine: compare with the graph in memory")
     parser.add_argument("--step", choices=sorted(STEPS), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.step:
@@ -128,14 +161,18 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         path = (arguments.keep or Path(folder)) / f"{arguments.points}x{arguments.labels}.safetensors"
-        steps = [step for step in STEPS if step != "generate" or not path.exists()]
+        wanted = ["generate", *(["spill"] if arguments.engine else ["estimate", "build"])]
+        steps = [step for step in wanted if step != "generate" or not path.exists()]
         out = {step: _child(step, path, arguments) for step in steps}
-    out["peak_ratio"] = round(out["estimate"]["peak_mb"] / out["build"]["peak_mb"], 3)
+    if not arguments.engine:
+        out["peak_ratio"] = round(out["estimate"]["peak_mb"] / out["build"]["peak_mb"], 3)
     print(json.dumps({"kind": arguments.kind, "points": arguments.points, "labels": arguments.labels} | out, indent=1))
 
 
 def _child(step: str, path: Path, arguments: argparse.Namespace) -> dict[str, float]:
-    sizes = ["--points", str(arguments.points), "--labels", str(arguments.labels)]
+    sizes = ["--points", str(arguments.points), "--labels", str(arguments.labels), "--workers", str(arguments.workers)]
+    if arguments.engine:
+        sizes += ["--engine", arguments.engine, *(["--compare"] if arguments.compare else [])]
     command = [sys.executable, __file__, "--step", step, "--keep", str(path), "--kind", arguments.kind, *sizes]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 

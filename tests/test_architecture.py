@@ -17,8 +17,9 @@ ORDER = [
     "arrays", "data", "labels",
     "records", "parts", "recipe", "augment", "encoders", "search", "stores", "scorers", "samplers", "classifiers",
     "losses", "predictions", "probabilities", "thresholds", "scales", "card", "folder", "signatures", "explanations",
-    "model", "continuing", "training", "artefact", "index", "doctor", "upgrade", "answers", "evaluation", "metrics",
-    "comparison", "report", "page", "recipes", "auto", "pipeline", "estimator", "bench", "serve", "cli", "start",
+    "model", "continuing", "training", "artefact", "stored", "index", "doctor", "upgrade", "answering", "answers",
+    "engines", "evaluation", "metrics", "comparison", "report", "page", "recipes",
+    "auto", "pipeline", "estimator", "bench", "serve", "cli", "start",
     "__main__",
 ]  # fmt: skip
 INSIDE = {
@@ -47,6 +48,7 @@ INSIDE = {
         "blocks",
         "walk",
         "graph",
+        "spilled",
         "tree",
         "curves",
         "calibration",
@@ -70,7 +72,7 @@ INSIDE = {
         "towers",
     ],
     "search": ["exact", "postings", "inverted", "quantised", "hnsw", "ivf", "nearest"],
-    "stores": ["memory"],
+    "stores": ["memory", "qdrant"],
     "scorers": [
         "texts",
         "wrapped",
@@ -134,6 +136,7 @@ INSIDE = {
         "wire",
         "run",
     ],
+    "engines": ["processes", "pools", "places", "batches", "graphs"],
     "auto": ["portfolio", "search"],
     "bench": ["variants", "suite", "changes", "peers", "points", "job", "lines", "table"],
 }

@@ -15,6 +15,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from longtail.answering import Answer
 from longtail.data.dataset import Labels
 from longtail.data.queries import Feed, Queries
 from longtail.errors import DataError
@@ -35,7 +37,6 @@ ADDED = ("labels", "label_ids", "scores")
 JOB = "job.json"
 SCRATCH = re.compile(r"\.?(part-\d+\.|job\.json).*")
 SHARDS = re.compile(r"part-\d+\.\w+|job\.json")
-Answer = Callable[[Queries], TopK]
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def write_answers(
         for number, queries in _shards(_after(feed.blocks, done * shard, seen), shard, done):
             with whole_file(target.shard(number)) as partial:
                 told = _told(feed, number * shard, progress)
-                _write_shard(partial, queries, answer, labels, target, state, told)
+                write_shard(partial, queries, answer, labels, target.kind, state, told)
                 write_json(target.scratch / JOB, job | state)  # the columns are known before the shard is there
         if not target.shard(0).is_file():
             raise DataError("no texts in the input", remedy="give at least one row")
@@ -169,31 +170,59 @@ def _shards(blocks: Iterator[Queries], size: int, first: int) -> Iterator[tuple[
         number += 1
 
 
-def _write_shard(
-    path: Path, blocks: Iterator[Queries], answer: Answer, labels: Labels, target: Target, state: dict[str, Any],
+def write_shard(
+    path: Path, blocks: Iterator[Queries], answer: Answer, labels: Labels, kind: str, state: dict[str, Any],
     told: Callable[[int], None],
-) -> None:  # fmt: skip
-    """Write one shard."""
+) -> int:  # fmt: skip
+    """Write rows to one file and return how many there are; a row group of Parquet, or less, is held at a time.
+
+    `state` keeps the columns of the first rows.
+    """
     count = 0
-    tables: list[pa.Table] = []
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file, _row_groups(path) as add:
         table = csv.writer(file, lineterminator="\n")
         for queries in blocks:
             top = answer(queries)
-            if target.kind == "jsonl":
+            if kind == "jsonl":
                 file.writelines(json_lines(queries, top, labels))
-            elif target.kind == "csv":
+            elif kind == "csv":
                 rows = queries.rows()
                 columns = _columns(state, rows)
                 if count == 0:
                     table.writerow(_header(columns))
                 table.writerows(_cells(queries, rows, top, labels, columns))
             else:
-                tables.append(_arrow(queries, top, labels, state))
+                add(_arrow(queries, top, labels, state))
             count += len(queries)
             told(count)
-    if target.kind == "parquet":
-        pq.write_table(pa.concat_tables(tables), path, compression="zstd", write_page_checksum=True)
+    return count
+
+
+@contextmanager
+def _row_groups(path: Path) -> Iterator[Callable[[pa.Table], None]]:
+    """Yield what takes the rows of a Parquet file, and writes them in groups of SHARD rows."""
+    tables: list[pa.Table] = []
+    writers: list[pq.ParquetWriter] = []
+
+    def flush() -> None:
+        group = pa.concat_tables(tables)
+        tables.clear()
+        if not writers:
+            writers.append(pq.ParquetWriter(path, group.schema, compression="zstd", write_page_checksum=True))
+        writers[0].write_table(group)
+
+    def add(table: pa.Table) -> None:
+        tables.append(table)
+        if sum(map(len, tables)) >= SHARD:
+            flush()
+
+    try:
+        yield add
+        if tables:
+            flush()
+    finally:
+        for writer in writers:
+            writer.close()
 
 
 def json_lines(queries: Queries, top: TopK, labels: Labels) -> Iterator[str]:
@@ -264,7 +293,7 @@ def _arrow(queries: Queries, top: TopK, labels: Labels, state: dict[str, Any]) -
     """Make the columns of a Parquet file; those of one keep their types, others are strings."""
     if isinstance(queries.kept, pa.RecordBatch):
         kept = {name: queries.kept.column(name) for name in queries.kept.schema.names}
-        columns = {"id": kept["id"] if "id" in kept else pa.array(queries.ids)}
+        columns = {"id": kept["id"] if "id" in kept else pa.array(queries.ids, None if queries.ids else pa.int64())}
         columns |= {_renamed(name): column for name, column in kept.items() if name != "id"}
     else:
         rows = queries.rows()

@@ -34,7 +34,7 @@ SMALL = 3000  # labels up to which looking at all of them is quick
 LARGE = 2_000_000  # labels from which a graph takes long to make and much memory
 TEXTS = 1000  # training texts that recall is measured on
 OWN = re.compile(r"index_[0-9a-f]+\.safetensors")
-EF_SEARCH = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # that are tried
+BEST_EFFORTS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # that are tried
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class IndexInfo:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
     precision: Precision
-    search: Kind  # exact, hnsw or ivf
+    search: Kind | Literal["qdrant"]  # exact, hnsw or ivf; or what a store does
     recall: float  # measured: how much of the five best answers of exact search in full precision is found
     wanted: float  # the recall that was asked for
     texts: int  # training texts that it was measured on
@@ -120,7 +120,7 @@ def _choose(
         graph = leader if isinstance(leader, HNSW) else None
         same = graph is not None and precision == "int8" and graph.plain(vectors.shape[1])
         rows = graph.stored if same and graph is not None else Quantised.of(vectors, precision)
-        for effort in EF_SEARCH if graph is not None else _powers(leader):
+        for effort in BEST_EFFORTS if graph is not None else _powers(leader):
             leader = leader.searching(effort)
             value = trial.recall(MemoryStore(rows, bias, leader))
             if value >= recall:
@@ -157,13 +157,19 @@ def _powers(ivf: HNSW | IVF) -> tuple[int, ...]:
 
 def _info(folder: Path, config: Mapping[str, Any]) -> IndexInfo:
     """Read what config.json says of the index file."""
+    info = info_of(folder, config["index"])
+    if info.file not in config["files"]:
+        raise ModelError(f"{folder}: config.json does not list the file {info.file!r} of its index; {REMEDY}")
+    return info
+
+
+def info_of(folder: Path, facts: Any) -> IndexInfo:
+    """Read the facts of an index."""
     try:
-        info: IndexInfo = TypeAdapter(IndexInfo).validate_python(config["index"])
+        info: IndexInfo = TypeAdapter(IndexInfo).validate_python(facts)
     except ValidationError as reason:
         what = reason.errors()[0]
         raise ModelError(f"{folder}: the index is damaged ({what['loc']}: {what['msg']}); {REMEDY}") from None
-    if info.file not in config["files"]:
-        raise ModelError(f"{folder}: config.json does not list the file {info.file!r} of its index; {REMEDY}")
     return info
 
 

@@ -81,21 +81,39 @@ def write_blocks(
     path: str | Path, arrays: Mapping[str, tuple[np.dtype[Any], tuple[int, ...], Iterable[NDArray[Any]]]]
 ) -> None:
     """Write named arrays, of each its type, its shape and its rows in blocks, as `write_arrays` does."""
-    names, header, end = {np.dtype(code): name for name, code in TYPES.items()}, dict[str, object](), 0
-    for name, (dtype, shape, _) in arrays.items():
-        begin, end = end, end + math.prod(shape) * dtype.itemsize
-        header[name] = {"dtype": names[dtype], "shape": list(shape), "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    head, _ = _header({name: (dtype, shape) for name, (dtype, shape, _) in arrays.items()})
     with whole_file(path) as partial:
         try:
             with Path(partial).open("wb") as file:
-                file.write(len(text).to_bytes(8, "little") + text)
+                file.write(head)
                 for _, _, blocks in arrays.values():
                     for block in blocks:
                         file.write(np.ascontiguousarray(block).data)
         except OSError as reason:
             raise ResourceError(f"{path}: cannot be written ({reason}); nothing was changed") from None
+
+
+def map_arrays(path: Path, specs: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, NDArray[Any]]:
+    """Make a safetensors file of arrays of given types and shapes, mapped so that they are filled in place."""
+    aligned = sorted(specs.items(), key=lambda spec: -np.dtype(spec[1][0]).itemsize)
+    head, places = _header({name: (np.dtype(kind), shape) for name, (kind, shape) in aligned})
+    end = max((place["data_offsets"][1] for place in places.values()), default=0)
+    with path.open("wb") as file:
+        file.write(head)
+        file.truncate(len(head) + end)
+    body = np.memmap(path, np.uint8, "r+", offset=len(head)) if end else np.zeros(0, np.uint8)
+    return {name: _view(body, place) for name, place in places.items()}
+
+
+def _header(specs: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]) -> tuple[bytes, dict[str, dict[str, Any]]]:
+    """Write the beginning of a safetensors file, and return where each array of a type and a shape stands behind it."""
+    names, places, end = {np.dtype(code): name for name, code in TYPES.items()}, dict[str, dict[str, Any]](), 0
+    for name, (dtype, shape) in specs.items():
+        begin, end = end, end + math.prod(shape) * dtype.itemsize
+        places[name] = {"dtype": names[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(places).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, places
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:

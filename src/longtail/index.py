@@ -7,6 +7,7 @@ serve the same folder take over by `refresh`.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import unicodedata
 from collections import Counter
@@ -34,6 +35,7 @@ from longtail.predictions import Groups, Predictor, Rules, finished, predict
 from longtail.scorers.added import Additions, similar_labels
 from longtail.search.inverted import Inverted
 from longtail.signatures import Signature
+from longtail.stored import STORE, open_store
 from longtail.types import LabelMatrix, Texts, TopK, counted, joined
 
 log = logging.getLogger("longtail")
@@ -74,7 +76,9 @@ class Index:
         self.folder, self.model, self._signature = folder, model, signature
         self.name = folder.resolve().name
         self._files = {name: value for name, value in config["files"].items() if name not in REPLACED}
-        self._vectors, self.served = open_artefact(folder, model, config)
+        store = os.environ.get(STORE)
+        opened = open_artefact(folder, model, config) if not store else open_store(folder, model, config, store)
+        self._vectors, self.served = opened
         self._scorer = replace(model.scorer, vectors=self._vectors)
         self._reasons = Reasons(model)
         self.damage: LongtailError | None = None

@@ -69,9 +69,14 @@ class _ThreadState(threading.local):
 _state = _ThreadState()
 
 
+def processors() -> int:
+    """Count the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def cores() -> int:
-    """Count the cores that this process may use, up to OMP_NUM_THREADS and MOST_THREADS."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Count the cores that the threads of this process may use, up to OMP_NUM_THREADS and MOST_THREADS."""
+    available = processors()
     limit = os.environ.get("OMP_NUM_THREADS", "")
     return min(available, int(limit) if limit.isdecimal() and int(limit) else available, MOST_THREADS)
 

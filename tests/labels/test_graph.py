@@ -181,10 +181,9 @@ def test_block_size_and_threads_do_not_matter(kind: str, monkeypatch: pytest.Mon
     np.testing.assert_array_equal(whole.toarray(), pieces.toarray())
 
 
-def test_blocks_stay_small_and_cover_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph, "BLOCK", 100)
+def test_blocks_stay_small_and_cover_all() -> None:
     product = graph._product(random_targets(300, 60))
-    runs = list(product.blocks())
+    runs = list(graph.runs(product.work, 100))
     np.testing.assert_array_equal(np.concatenate(runs), np.arange(60))
     assert all(len(run) == 1 or (product.work[run] + 1).sum() <= 100 for run in runs)
     np.testing.assert_array_equal(product.work, product.labels @ np.diff(product.points.indptr))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longtail.cli.console import duration, emit, progress, say, size, table, with_settings
+from longtail.cli.batch import Address, AnEngine, Machines, Workers
+from longtail.cli.console import continues, duration, emit, progress, say, size, table, with_settings
 from longtail.cli.data import Folder, Force, Format
 from longtail.cli.options import Source, reads_data
 from longtail.errors import DataError, RecipeError
@@ -80,19 +81,29 @@ def build(
     threshold: Threshold = 0.1,
     top: Annotated[int | None, typer.Option(min=1, help="Keep at most this many edges per label.")] = None,
     seed: Seed = 0,
+    engine: AnEngine = None,
+    workers: Workers = None,
+    address: Address = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the estimated memory and time, and stop.")] = False,
     force: Force = False,
     json: Annotated[bool, typer.Option("--json", help="Print the estimate as JSON.")] = False,
     source: Source,
 ) -> None:
-    """Write a label graph as a CSR matrix: arrays indptr, indices, values and shape in one safetensors file."""
+    """Write a label graph as a CSR matrix: arrays indptr, indices, values and shape in one safetensors file.
+
+    With an --engine neither the graph nor the label matrix has to fit into memory: workers build runs of rows, which
+    wait on the disk beside --out; the same command goes on after a stop. The result is the same, bit for bit.
+    """
     from longtail.arrays import matrix_arrays
+    from longtail.engines.graphs import build_graph
     from longtail.files import write_arrays
     from longtail.labels.graph import KINDS, estimate
+    from longtail.labels.spilled import GraphSettings
 
     if out is None and not dry_run:
         raise typer.BadParameter("say where the graph goes, or ask for a --dry-run", param_hint="--out")
-    train = source.load(path).train.original
+    data = source.load(path)
+    train = data.train.original
     if out is None or dry_run:
         needs = estimate(train.targets, kind, threshold=threshold, top=top)
         if json:
@@ -106,6 +117,16 @@ def build(
         raise DataError(
             "a graph is here already", file=file, remedy="pass --force to replace it, or choose another --out"
         )
+    if engine is not None:
+        settings = GraphSettings(kind.value, threshold, top, seed)
+        with continues(), progress(f"building the {kind} graph of {counted(len(train.labels), 'label')}") as step:
+            cluster = Machines(engine, workers, address).cluster()
+            entries, peak = build_graph(
+                train.targets, data.fingerprint, settings, file, engine, cluster, force=force, progress=step
+            )  # fmt: skip
+        least = f", at most {size(peak)} a worker" if peak else ""
+        say(f"wrote {file}: {counted(entries, 'edge')}, {size(file.stat().st_size)}{least}")
+        return
     with progress(f"building the {kind} graph of {counted(len(train.labels), 'label')}"):
         graph = KINDS[kind](train.targets, **_settings(kind, threshold, top, seed))
     write_arrays(file, matrix_arrays("", graph))

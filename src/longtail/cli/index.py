@@ -41,11 +41,21 @@ def index(
         float,
         typer.Option(min=0, max=1, help="The recall at 5 that hnsw and ivf must reach, measured on training texts."),
     ] = 0.98,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            help="Hand the vectors over to a store, qdrant:///path (extra `qdrant`), instead of a file of the model; "
+            "processes with LONGTAIL_STORE=qdrant:///path search there."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Make single predictions fast: quantised label vectors, and a graph or clusters that reach the recall."""
     from longtail.artefact import build_artefact
 
+    if store is not None:
+        _store(run, store, recall, json=json)
+        return
     with progress(f"indexing {run}") as step:
         info = build_artefact(run, precision=precision, search=search, recall=recall, progress=step)
     if json:
@@ -59,6 +69,23 @@ def index(
         say_stale(run)
         if info.recall < recall:
             say(f"the asked recall of {recall} is out of reach at this precision; try --precision fp32")
+
+
+def _store(run: Path, store: str, recall: float, *, json: bool) -> None:
+    """Hand the label vectors of a model over to a store."""
+    from longtail.stored import STORE, build_store
+
+    with progress(f"handing {run} over to {store}") as step:
+        built = build_store(run, store, recall=recall, progress=step)
+    if json:
+        emit(None if built is None else asdict(built[1]))
+    elif built is None:
+        say("nothing to do: this model has no label vectors, or finds its candidates by itself")
+    else:
+        place, info = built
+        effort = f"ef_search {info.ef_search}" if info.ef_search else "all labels are looked at"
+        say(f"wrote {place}: {effort}; recall {info.recall:.4f} measured on {info.texts:,} training texts")
+        say(f"search there: {STORE}={store} longtail serve {run}")
 
 
 def explain(

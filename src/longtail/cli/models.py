@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from longtail.cli.batch import Address, AnEngine, Files, Machines, Workers, predict_many
 from longtail.cli.console import continues, emit, progress, say, table
 from longtail.cli.options import ChosenSplit, From, Source, Text, Trusted, matched_points, open_rows, reads_data
 from longtail.errors import DataError
@@ -19,14 +20,11 @@ if TYPE_CHECKING:
     from longtail.data.dataset import Labels
     from longtail.data.queries import Feed, Queries
     from longtail.evaluation import Evaluation
-    from longtail.labels.levels import Levels
-    from longtail.model import Model
-    from longtail.types import LabelMatrix, TopK
+    from longtail.types import TopK
 
 Run = Annotated[Path, typer.Argument(help="A model folder that `longtail train` wrote.")]
 Data = Annotated[Path, typer.Option("--data", "-d", help="A data set: a folder or one file in any format.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-WIDER = 10  # times as many labels are found where they are rolled up
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +38,8 @@ def predict(
     file: Annotated[
         str,
         typer.Argument(
-            help="A table in any format (CSV, Excel, Parquet, JSON lines …), or one text per line; - is standard input."
+            help="A table in any format (CSV, Excel, Parquet, JSON lines …), or one text per line; - is standard "
+            "input. Many such files: a pattern ('texts/*.parquet'), or an address (s3://bucket/texts)."
         ),
     ] = "-",
     k: Annotated[int, typer.Option("--k", "-k", min=1, max=1000, help="Labels per text.")] = 5,
@@ -70,43 +69,45 @@ def predict(
     from_: From = None,
     split: ChosenSplit = None,
     out: Annotated[
-        Path | None,
+        str | None,
         typer.Option("--out", "-o", help="Write .jsonl, .csv or .parquet; any other name is a folder of such files."),
     ] = None,
     format: Annotated[
         Literal["jsonl", "csv", "parquet"] | None, typer.Option("--format", "-f", help="The files of a folder.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace --out, or begin anew.")] = False,
+    engine: AnEngine = None,
+    workers: Workers = None,
+    address: Address = None,
     trusted_keys: Trusted = None,
 ) -> None:
     """Predict labels for every row: its columns come back with `labels`, as JSON lines or in the file --out.
 
-    The same command continues a run with --out that was stopped.
+    The same command continues a run with --out that was stopped. Many files are predicted by many workers, on an
+    --engine: one file of answers in the folder --out for each of them.
     """
+    from longtail.answering import PredictSettings
     from longtail.answers import Target, identity, write_answers
+    from longtail.engines.places import is_many
     from longtail.folder import answers_by, read_config
     from longtail.index import Index
     from longtail.labels.journal import FILE
-    from longtail.labels.lookup import label_finder
 
     if decide is not None and threshold is not None:
         raise DataError("--threshold and --decide exclude each other", remedy="give one of them")
     limit = threshold if decide is None else decide
-    target = None if out is None else Target.of(out, format)
+    settings = PredictSettings(k, limit, probabilities, exclude_own, level)
+    if engine is not None or is_many(file):
+        machines = Machines(engine or "local", workers, address)
+        predict_many(run, file, out, settings, machines, Files(text, from_, format, force, trusted_keys))
+        return
+    target = None if out is None else Target.of(Path(out), format)
     if target is not None:
         target.check(force)
     index = Index.load(run, verify=True, trusted=trusted_keys)
 
-    levels = None if level is None else _levels(index.model, run)
-
-    def answer(queries: Queries) -> TopK:
-        exclude = _own_labels(queries, len(index.labels))
-        wide = k if levels is None else WIDER * k  # several labels of a text have the same one above them
-        top = index.predict(queries.texts, k=wide, threshold=limit, probabilities=probabilities, exclude=exclude)
-        return top if levels is None or level is None else levels.rolled(top, level, k, index.removed)
-
-    find = label_finder(index.labels) if exclude_own else None
-    with open_rows(file, text, from_, split, find, index.model.columns) as feed:
+    answer = settings.answer(index)
+    with open_rows(file, text, from_, split, settings.find(index), index.model.columns) as feed:
         if feed.note:
             say(feed.note)
         if target is None:
@@ -117,17 +118,6 @@ def predict(
         with continues(target.scratch), progress(f"predicting {file}") as step:
             rows = write_answers(feed, answer, index.labels, target, job, force=force, progress=step)
     say(f"wrote {target.out}: {counted(rows, 'row')}")
-
-
-def _levels(model: Model, run: Path) -> Levels:
-    """Return which labels of a model are broader than others."""
-    from longtail.labels.levels import Levels
-
-    if model.labels.broader is None:
-        raise DataError(
-            "its labels have no levels", file=run, remedy="leave --level out, or train with a SKOS vocabulary as labels"
-        )
-    return Levels(model.labels.broader)
 
 
 def _print_answers(feed: Feed, answer: Callable[[Queries], TopK], labels: Labels) -> None:
@@ -143,18 +133,6 @@ def _print_answers(feed: Feed, answer: Callable[[Queries], TopK], labels: Labels
             done += len(queries)
             if step is not None:
                 step(f"{done:,} rows", feed.position(), feed.total)
-
-
-def _own_labels(queries: Queries, labels: int) -> LabelMatrix | None:
-    """Return the labels that texts themselves are, as a matrix."""
-    import numpy as np
-
-    from longtail.types import label_matrix
-
-    if all(own is None for own in queries.own):
-        return None
-    starts = np.cumsum([0, *(own is not None for own in queries.own)])
-    return label_matrix(starts, np.array([own for own in queries.own if own is not None]), (len(queries), labels))
 
 
 @reads_data

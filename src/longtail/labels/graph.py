@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -91,7 +91,7 @@ def conditionals(targets: LabelMatrix, *, threshold: float = 0.1, top: int | Non
            [1. , 1. , 0. ],
            [0. , 0. , 1. ]], dtype=float32)
     """
-    return _graph(targets, _RULES["conditionals"], threshold, top)
+    return _graph(targets, RULES["conditionals"], threshold, top)
 
 
 def similarity(targets: LabelMatrix, *, threshold: float = 0.1, top: int | None = None) -> sp.csr_array:
@@ -107,7 +107,7 @@ def similarity(targets: LabelMatrix, *, threshold: float = 0.1, top: int | None 
     array([[1.  , 0.75],
            [0.75, 1.  ]], dtype=float32)
     """
-    return _graph(targets, _RULES["glas"], threshold, top)
+    return _graph(targets, RULES["glas"], threshold, top)
 
 
 def sigmoid_targets(graph: sp.csr_array, *, own: bool = True) -> sp.csr_array:
@@ -137,7 +137,7 @@ def proximity(targets: LabelMatrix, *, top: int | None = None) -> sp.csr_array:
     array([[0., 1.],
            [1., 0.]], dtype=float32)
     """
-    graph = _graph(targets, _RULES["proximity"], 0, top)
+    graph = _graph(targets, RULES["proximity"], 0, top)
     graph.data[:] = 1
     return graph
 
@@ -170,8 +170,8 @@ def one_row(
         entries = pattern(without_head(targets, HEAD))
         row = walked(entries, owner, hops=HOPS, restart=RESTART, top=TOP if top is None else top, seed=seed)
     else:
-        rule = _RULES[kind]
-        row = _block(_product(targets), owner, rule, threshold if rule.own else 0, top)
+        rule = RULES[kind]
+        row = block_rows(_product(targets), owner, rule, threshold if rule.own else 0, top)
     values = np.ones_like(row.values) if kind == "proximity" else row.values
     starts = np.array([0, len(values)], np.int32)
     return sp.csr_array((values, row.columns, starts), shape=(1, targets.shape[1]))
@@ -241,9 +241,9 @@ def _product_trial(targets: LabelMatrix, sample: NDArray[Any], kind: str, thresh
     began = time.perf_counter()
     product = _product(targets)
     prepared = time.perf_counter()
-    rule = _RULES[kind]
+    rule = RULES[kind]
     threshold = threshold if rule.own else 0
-    edges = int(_block(product, sample, rule, threshold, top).sizes.sum())
+    edges = int(block_rows(product, sample, rule, threshold, top).sizes.sum())
     work = int(product.work.sum())
     share = product.work[sample].sum() / max(work, 1)
     seconds = prepared - began + (time.perf_counter() - prepared) / max(share, 1e-9) / threads()
@@ -277,7 +277,7 @@ def _others(counts: sp.csr_array, owners: NDArray[Any], frequencies: NDArray[np.
     return out
 
 
-class _Rule(NamedTuple):
+class Rule(NamedTuple):
     """How co-occurrence counts become the values of edges, and whether a label has an edge to itself."""
 
     weigh: Callable[[sp.csr_array, NDArray[Any], NDArray[np.int64]], NDArray[np.float64]]
@@ -286,11 +286,22 @@ class _Rule(NamedTuple):
     edge_bytes: int  # of buffers, for each pair that is kept, while it is put in order
 
 
-_RULES = {
-    "conditionals": _Rule(_conditional, own=True, pair_bytes=32, edge_bytes=80),
-    "glas": _Rule(_symmetric, own=True, pair_bytes=40, edge_bytes=80),
-    "proximity": _Rule(_others, own=False, pair_bytes=24, edge_bytes=48),
+RULES = {
+    "conditionals": Rule(_conditional, own=True, pair_bytes=32, edge_bytes=80),
+    "glas": Rule(_symmetric, own=True, pair_bytes=40, edge_bytes=80),
+    "proximity": Rule(_others, own=False, pair_bytes=24, edge_bytes=48),
 }
+
+
+class Product(Protocol):
+    """What counts the points that labels share, wherever its factors are."""
+
+    @property
+    def frequencies(self) -> NDArray[np.int64]:
+        """The points of each label, (L,)."""
+
+    def counts(self, owners: NDArray[Any]) -> sp.csr_array:
+        """Multiply some rows of Yᵀ with Y: (B, L), unsorted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,14 +313,24 @@ class _Product:
     frequencies: NDArray[np.int64]  # (L,) points of each label
     work: NDArray[np.int64]  # (L,) multiply-adds of each row: the sizes of all points of the label
 
-    def blocks(self) -> Iterator[NDArray[Any]]:
-        """Cut the labels into runs of about BLOCK multiply-adds; a label with more is a run of its own."""
-        cumulative = np.cumsum(self.work + 1)  # an empty row costs something too
-        start, before = 0, 0
-        while start < len(cumulative):
-            stop = max(start + 1, int(np.searchsorted(cumulative, before + BLOCK, "right")))
-            yield np.arange(start, stop)
-            start, before = stop, int(cumulative[stop - 1])
+    def counts(self, owners: NDArray[Any]) -> sp.csr_array:
+        """Multiply some rows of Yᵀ with Y: (B, L), unsorted."""
+        counts: sp.csr_array = self.labels[owners] @ self.points
+        return counts
+
+
+def runs(work: NDArray[np.int64], most: int) -> Iterator[NDArray[Any]]:
+    """Cut labels into runs of about `most` multiply-adds; a label with more is a run of its own.
+
+    >>> [run.tolist() for run in runs(np.array([1, 1, 9, 0]), 4)]
+    [[0, 1], [2], [3]]
+    """
+    cumulative = np.cumsum(work + 1)  # an empty row costs something too
+    start, before = 0, 0
+    while start < len(cumulative):
+        stop = max(start + 1, int(np.searchsorted(cumulative, before + most, "right")))
+        yield np.arange(start, stop)
+        start, before = stop, int(cumulative[stop - 1])
 
 
 def _product(targets: LabelMatrix) -> _Product:
@@ -336,17 +357,17 @@ def _owned(array: NDArray[Any]) -> NDArray[Any]:
     return array if array.base is None else array.copy()
 
 
-def _graph(targets: LabelMatrix, rule: _Rule, threshold: float, top: int | None) -> sp.csr_array:
+def _graph(targets: LabelMatrix, rule: Rule, threshold: float, top: int | None) -> sp.csr_array:
     """Build the graph of one rule."""
     check_cut(threshold, top)
     product = _product(targets)
-    build = partial(_block, product, rule=rule, threshold=threshold, top=top)
-    return built(product.blocks(), build, targets.shape[1])
+    build = partial(block_rows, product, rule=rule, threshold=threshold, top=top)
+    return built(runs(product.work, BLOCK), build, targets.shape[1])
 
 
-def _block(product: _Product, owners: NDArray[Any], rule: _Rule, threshold: float, top: int | None) -> Rows:
+def block_rows(product: Product, owners: NDArray[Any], rule: Rule, threshold: float, top: int | None) -> Rows:
     """Multiply some rows of Yᵀ with Y, weigh the counts and keep what is above the threshold."""
-    counts = product.labels[owners] @ product.points  # (B, L), unsorted
+    counts = product.counts(owners)
     if not rule.own:
         counts.sort_indices()  # nearly all stay: in place is faster than when finished
     values = rule.weigh(counts, owners, product.frequencies)

@@ -1,0 +1,102 @@
+"""Qdrant, embedded: the labels and scores of exact search, filters, several processes, damage."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small import board, small
+from typer.testing import CliRunner
+
+from longtail.cli import app
+from longtail.errors import DataError, MissingExtra, ModelError
+from longtail.index import Index
+from longtail.pipeline import fit
+from longtail.stores.memory import MemoryStore
+from longtail.stores.qdrant import QdrantStore, build_qdrant
+
+pytest.importorskip("qdrant_edge")
+draw = np.random.default_rng(0)
+VECTORS, BIAS = draw.normal(size=(500, 12)).astype(np.float32), draw.normal(size=500).astype(np.float32)
+QUERIES = draw.normal(size=(20, 12)).astype(np.float32)
+OTHER = """
+import sys, numpy as np
+from pathlib import Path
+from longtail.stores.memory import MemoryStore
+from longtail.stores.qdrant import QdrantStore
+store = QdrantStore.open(Path(sys.argv[1]), MemoryStore.of(np.ones((500, 12), np.float32)))
+print(len(store.search_one(np.ones(12, np.float32), 3)[0]))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("qdrant") / "labels"
+    build_qdrant(place, MemoryStore.of(VECTORS, BIAS))
+    return place
+
+
+def test_searches_are_those_of_all_labels(folder: Path) -> None:
+    model = MemoryStore.of(VECTORS, BIAS)
+    store = QdrantStore.open(folder, model)
+    labels, scores = store.search(QUERIES, 7)
+    expected, values = model.search(QUERIES, 7)
+    np.testing.assert_array_equal(labels, expected)
+    np.testing.assert_allclose(scores, values, rtol=1e-5)
+    one, best = store.search_one(QUERIES[0], 7)
+    assert one.tolist() == expected[0].tolist() and best[0] == pytest.approx(values[0, 0])
+    assert (len(store), store.dim) == (500, 12) and len(store.search(QUERIES, 900)[0][0]) == 500
+    np.testing.assert_array_equal(store.take(np.array([3, 5])), VECTORS[[3, 5]])
+    second = subprocess.run([sys.executable, "-c", OTHER, str(folder)], capture_output=True, text=True, check=False)
+    assert second.stdout == "3\n", second.stderr
+    store.close()
+
+
+def test_filters_are_qdrants(folder: Path) -> None:
+    store = QdrantStore.open(folder, MemoryStore.of(VECTORS, BIAS), ef_search=8)
+    allowed = np.array([400, 3, 77, 12])
+    labels, scores = store.search_within(QUERIES[1], 3, allowed)
+    exact = QUERIES[1] @ VECTORS[allowed].T + BIAS[allowed]
+    assert labels.tolist() == allowed[np.argsort(-exact)][:3].tolist()
+    np.testing.assert_allclose(scores, np.sort(exact)[::-1][:3], rtol=1e-5)
+    store.close()
+
+
+def test_a_model_is_handed_over_and_answers_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, address = tmp_path / "run", f"qdrant://{tmp_path}/store"
+    fit(small("frugal", blend=(1.0, 0.0)), board(200)).save(run)
+    texts = board(30).texts.tolist()
+    expected = Index.load(run).predict(texts, 3)
+    monkeypatch.setenv("LONGTAIL_STORE", address)
+    with pytest.raises(ModelError, match=r"not in the store .* longtail index"):
+        Index.load(run)
+    told = CliRunner().invoke(app, ["index", str(run), "--store", address, "--recall", "0.9"])
+    assert told.exit_code == 0 and "recall 1.0000 measured on" in told.stderr, told.output
+    index = Index.load(run)
+    assert isinstance(index._vectors.store, QdrantStore) and index.describe()["index"]["search"] == "qdrant"
+    np.testing.assert_array_equal(index.predict(texts, 3).labels, expected.labels)
+    added = index.add(["name of a new thing"])
+    assert index.predict(["a new thing"], 1).labels.tolist() == [added]
+    monkeypatch.setenv("LONGTAIL_STORE", "qdrant://relative")
+    with pytest.raises(DataError, match="is not a store"):
+        Index.load(run)
+
+
+def test_what_is_wrong_is_told(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match="exists already"):
+        build_qdrant(folder, MemoryStore.of(VECTORS))
+    with pytest.raises(ModelError, match="holds 500 labels, the model 499"):
+        QdrantStore.open(folder, MemoryStore.of(VECTORS[:-1]))
+    shutil.copytree(folder, tmp_path / "damaged")
+    for file in (tmp_path / "damaged").rglob("*.json"):
+        file.write_text("{")
+    with pytest.raises(ModelError, match="Qdrant cannot open it"):
+        QdrantStore.open(tmp_path / "damaged", MemoryStore.of(VECTORS))
+    monkeypatch.setattr("longtail.machine.find_spec", lambda _name: None)
+    for work in (build_qdrant, QdrantStore.open):
+        with pytest.raises(MissingExtra, match=r'pip install "longtail\[qdrant\]"'):
+            work(tmp_path / "x", MemoryStore.of(VECTORS))
