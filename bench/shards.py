@@ -124,16 +124,29 @@ def planned(lines: list[dict[str, Any]]) -> Iterator[Sequence[str]]:
 
     for labels, counts in PLANNED:
         for kind, settings in KINDS.items():
-            alone = next(one["cpu"] for one in lines if (one["kind"], one["processes"], one["threads"]) == (kind, 1, 1))
+            one, two = (
+                next(
+                    line["cpu"]
+                    for line in lines
+                    if (line["kind"], line["processes"], line["threads"]) == (kind, count, 1)
+                )
+                for count in (1, 2)
+            )
+            parted = max(0.0, 2 * (one - two))  # what processes share; the rest each of them does
             calls = next(line["calls"] for line in lines if line["kind"] == kind and line["processes"] == 2)
             for count in counts:
                 given = Sizes(3 * labels, labels, 9 * labels, 6, 500_000)
                 adam, adagrad = (
-                    estimate(recipe_of(settings | MANY | {"training.optimizer": name}), given, processes=count)
+                    estimate(
+                        replace(recipe_of(settings | MANY | {"training.optimizer": name}), voices=(), augment=()),
+                        given,
+                        processes=count,
+                    )
                     for name in ("adam", "adagrad")
                 )
                 waits = 1e3 * LATENCY * calls * (count > 1)
-                steps = [alone / count + waits + 8e3 * adam.sent_bytes / (speed * 1e9) for speed in NETWORKS]
+                each = parted / count + (one if count == 1 else max(one, two)) - parted
+                steps = [each + waits + 8e3 * adam.sent_bytes / (speed * 1e9) for speed in NETWORKS]
                 memory = [f"{needs.memory_bytes / 1e9:.1f}" for needs in (adam, adagrad)]
                 sent = f"{adam.sent_bytes / 1e6:.2f}"
                 yield [f"{labels:,}", kind, str(count), *memory, sent, *(f"{step:.0f}" for step in steps)]
@@ -161,9 +174,10 @@ the estimate foresees.
 """
 PLAN = """128 dimensions; three points for each label, with three labels each. Memory is that of each process: its part
 of the label rows and of their optimiser state, the points, the word vectors, and the whole label rows twice, when the
-model is put together and written, which is what does not shrink. A step is the CPU time of one process of one thread
-here, divided by the processes, and what it sends; {latency:.0f} µs for each call. None of it was run on several
-machines.
+model is put together and written, which is what does not shrink. It is frugal without voices and Gandalf. A step is
+the CPU time of one thread here, of which the part falls with the processes that two of them were seen to share (nothing
+with label texts: words are most of it), and what it sends; {latency:.0f} µs for each call. None of it was run on
+several machines.
 """
 
 
