@@ -150,6 +150,7 @@ def predict_shards(
         rows, read = rows + result["rows"], read + sizes[result["input"]]
         if progress is not None:
             progress(f"{len(done):,} of {counted(len(files), 'shard')}, {rows:,} rows", read, sum(sizes.values()))
+    task.out.sweep()  # of workers that were killed over a shard which another had already, or has now
     if failed:
         some = "; ".join(f"{result['item']}: {result['error']}" for result in failed[:NAMED])
         found = f"{len(failed)} of {counted(len(files), 'shard')} failed: {some}"

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from longtail.errors import DataError, MissingExtra, one_line
-from longtail.whole import temporary, whole_file
+from longtail.whole import sweep, temporary, whole_file
 
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 PATTERN = re.compile(r"[*?\[]")
@@ -98,6 +98,12 @@ class Place:
     def remove(self, name: str) -> None:
         """Remove a file."""
         self._system[0].delete_file(self._path(name))
+
+    def sweep(self) -> None:
+        """Remove what killed writers left on this machine's disks; a file that is being written stays."""
+        if self.folder is not None and self.folder.is_dir():
+            for folder in (self.folder, *(entry for entry in self.folder.rglob("*") if entry.is_dir())):
+                sweep(folder)
 
     @contextmanager
     def fetched(self, name: str) -> Iterator[Path]:
