@@ -148,6 +148,7 @@ def test_the_command_writes_lines_and_a_table_and_does_nothing_twice(place):
     assert sorted(path.name for path in (place / "results").iterdir()) == ["small.jsonl", "small.md", "suites"]
 
 
+@pytest.mark.slow
 def test_failures_are_noted_and_tried_again_and_absent_peers_are_skipped(place):
     text = SUITE.replace("seeds = [0, 1]", "seeds = [0]") + '[[run]]\nname = "lost"\nrecipe = "knn"\ndata = ["none"]\n'
     (place / "bad.toml").write_text(text + '[[peer]]\nname = "omikuji:bonsai"\n')
@@ -164,6 +165,7 @@ def test_failures_are_noted_and_tried_again_and_absent_peers_are_skipped(place):
     assert len(read_lines(place / "bad.jsonl")) == 3
 
 
+@pytest.mark.slow
 def test_a_killed_suite_goes_on_where_it_was(place):
     (place / "long.toml").write_text(SUITE.replace("[0, 1]", "[0, 1, 2]"))
     out = place / "long.jsonl"

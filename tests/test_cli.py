@@ -223,7 +223,8 @@ def test_dry_run_writes_nothing(folder):
     done = run("train", "knn", "--data", folder / "d", "--out", folder / "dry", "--dry-run")
     assert done.stdout.startswith("about ") and "on disk" in done.stdout and "second" in done.stdout
     done = run("train", "knn", "--data", folder / "d", "--out", folder / "dry", "--dry-run", "--json")
-    assert set(json.loads(done.stdout)) == {"memory_bytes", "disk_bytes", "seconds"}
+    several = {"processes", "enough_processes", "sent_bytes_per_step", "free_bytes"}
+    assert set(json.loads(done.stdout)) == {"memory_bytes", "disk_bytes", "seconds"} | several
     assert not (folder / "dry").exists()
 
 

@@ -14,6 +14,7 @@ import pytest
 from longtail.cli.launch import run_together
 from longtail.errors import ResourceError
 from longtail.files import read_arrays, write_blocks
+from longtail.machine import memory_usage
 from longtail.pipeline import enough_processes, estimate
 from longtail.recipe import find_recipe
 from longtail.records import Sizes
@@ -103,5 +104,5 @@ def test_the_estimate_says_how_many_machines_are_enough():
     recipe = find_recipe("astec")
     needs = [estimate(recipe, MANY, processes=count).memory_bytes for count in (1, 2, 4)]
     assert enough_processes(recipe, MANY, needs[0]) == 1
-    assert enough_processes(recipe, MANY, (needs[1] + needs[2]) // 2) == 4
+    assert enough_processes(recipe, MANY, (needs[1] + needs[2]) // 2 - memory_usage()[1]) == 4  # beside what it has had
     assert enough_processes(recipe, MANY, 1000) is None

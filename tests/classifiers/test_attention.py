@@ -147,7 +147,7 @@ def test_a_text_is_read_as_if_it_were_alone():
 SLOWLY = {"training__epochs": 80, "training__learning_rate": 0.02, "training__dense_learning_rate": 0.01}
 
 
-@pytest.mark.parametrize("levels, rates", [([], {}), ([3], {}), ([2, 4], SLOWLY)])
+@pytest.mark.parametrize("levels, rates", [([], {}), ([3], SLOWLY), ([2, 4], SLOWLY)])
 def test_it_learns_and_comes_back(levels, rates, tmp_path):
     train = board()
     model = lt.fit(small("attentionxml", sampler__levels=levels, **rates), train)

@@ -297,7 +297,7 @@ RESUMED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", RESUMED)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "decaf")) for name in RESUMED])
 def test_a_run_stopped_anywhere_ends_with_the_same_weights(name, tmp_path):
     train = board(200)
     recipe, stages = RESUMED[name]

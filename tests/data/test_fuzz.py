@@ -213,8 +213,8 @@ def fuzz(folder: Path, start: int, count: int) -> tuple[int, int]:
 
 
 def test_damaged_files_load_or_are_refused(tmp_path: Path) -> None:
-    loaded, refused = fuzz(tmp_path, 0, 2_000)
-    assert loaded > 50 and refused > 500  # the damage is neither harmless nor total
+    loaded, refused = fuzz(tmp_path, 0, 1_000)
+    assert loaded > 25 and refused > 250  # the damage is neither harmless nor total
 
 
 @pytest.mark.slow

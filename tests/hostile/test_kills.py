@@ -12,7 +12,7 @@ import pytest
 from hostile.kills import CASES
 
 # One kill of so many is tried by `make test`; all of them by `make test-all`.
-QUICK = {"force": 99, "add": 8}
+QUICK = {"force": 250, "add": 8}
 
 
 def killed(name: str, place: Path, share: int) -> dict[str, object]:

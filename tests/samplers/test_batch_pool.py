@@ -208,7 +208,9 @@ def epochs_of(pool: BatchPool, epochs: int = 9) -> list[int]:
     """List the epochs before which a pool mines."""
     built, excluded = BuiltPool(pool), matrix([[], [], [0], [], []])
     points = SimpleNamespace(inputs=np.zeros(5), targets=TARGETS, excluded=excluded)
-    network: Any = SimpleNamespace(points=points, terms=[SimpleNamespace(sampler=built, freeze=Best)])
+    network: Any = SimpleNamespace(
+        points=points, terms=[SimpleNamespace(sampler=built, group=ALONE, freeze=lambda own: Best())]
+    )
     mined = []
     with patch.object(Query, "of_inputs", lambda rows: rows):
         for epoch in range(epochs):

@@ -255,7 +255,7 @@ def test_what_a_worker_held_when_it_died_is_answered(tmp_path):
         assert running.wait(20) == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGKILL, marks=pytest.mark.slow), signal.SIGBUS])
 def test_the_only_worker_is_replaced_when_it_dies(tmp_path, number):
     folder = write(tmp_path / "run", "first", "red cat")
     with process(folder) as (running, address):
