@@ -30,7 +30,8 @@ print(json.dumps([idle, needs.memory_bytes, memory_usage()[1]]))
 HERE = [name for name in RECIPES if name not in WEIGHTS]
 LIKE_OTHERS = (
     "inceptionxml", "inceptionxml_plus", "eclare", "xmlcnn", "decaf", "siamesexml",
-    "inceptionxml_lf", "astec", "linear", "depsl", "dexml", "ngame", "ngame_renee", "dpr", "ance", "lightxml", "unidec", "attentionxml",
+    "inceptionxml_lf", "astec", "linear",
+    "depsl", "dexml", "ngame", "ngame_renee", "dpr", "ance", "lightxml", "unidec", "attentionxml",
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from longtail.parts import Batch, Candidates, Query, Step
 from longtail.samplers import batch_pool
 from longtail.samplers.all_labels import AllLabels
 from longtail.samplers.batch_pool import BatchPool, BuiltPool, some_of
+from longtail.shards import ALONE
 from longtail.training.term import Encoded
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -208,9 +209,8 @@ def epochs_of(pool: BatchPool, epochs: int = 9) -> list[int]:
     """List the epochs before which a pool mines."""
     built, excluded = BuiltPool(pool), matrix([[], [], [0], [], []])
     points = SimpleNamespace(inputs=np.zeros(5), targets=TARGETS, excluded=excluded)
-    network: Any = SimpleNamespace(
-        points=points, terms=[SimpleNamespace(sampler=built, group=ALONE, freeze=lambda own: Best())]
-    )
+    term = SimpleNamespace(sampler=built, group=ALONE, freeze=lambda own: Best())
+    network: Any = SimpleNamespace(points=points, terms=[term])
     mined = []
     with patch.object(Query, "of_inputs", lambda rows: rows):
         for epoch in range(epochs):
