@@ -37,6 +37,11 @@ def test_what_another_suite_has_run_is_not_run_again(place):
         k: v for k, v in second[0].items() if k not in left_out
     }
     assert read_lines(place / "second.jsonl") == second
+    (place / "peer.toml").write_text('reuse = ["tool"]\ntitle = "x"\ndata = ["pets"]\n[[peer]]\nname = "a:b"')
+    wanted = read_suite(place / "peer.toml")
+    (place / "tool.jsonl").write_text(json.dumps({**wanted.jobs()[0].described(), "P@1": 7.0}) + "\n")
+    (taken,) = run_suite(wanted, place / "peer.jsonl")  # the peers are not here, but what one found is
+    assert taken["P@1"] == 7 and "skipped" not in taken
     job, line = read_suite(place / "second.toml").jobs()[0], first[0]
     assert job.is_answered_by(line)
     for other in ({"seed": 1}, {"data": "cats"}, {"settings": {"blend": 1}}, {"error": "boom"}, {"ensemble": 3}):

@@ -210,8 +210,8 @@ def test_edges_and_validation_points_are_looked_at_in_blocks(monkeypatch):
     vectors = unit(np.random.default_rng(0).normal(size=(graph.shape[0], 8)))
     whole, right = stage.pruned(graph, vectors, 0.9), training.hits(scorer, texts, train)
     assert 0 < whole.nnz < graph.nnz and right.any()
-    monkeypatch.setattr(stage, "EDGES", 7)
-    monkeypatch.setattr(training, "ASKED", 9)
+    for module, name in ((stage, "EDGES"), (training, "ASKED")):
+        monkeypatch.setattr(module, name, 7)
     np.testing.assert_array_equal(stage.pruned(graph, vectors, 0.9).toarray(), whole.toarray())
     np.testing.assert_array_equal(training.hits(scorer, texts, train), right)
 

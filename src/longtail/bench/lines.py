@@ -43,14 +43,13 @@ def run_suite(suite: Suite, out: Path, *, only: Iterable[str] = (), begin: Begin
         others = [line for name in suite.reuse for line in read_lines(out.with_name(f"{name}.jsonl"))]
         trainings = {job.key: training_of(job) for job in remaining}
         for number, job in enumerate(remaining, 1):
-            reason = absent(job)
-            if reason:
-                new.append({**job.described(), "skipped": reason})
-                continue
             if job.key in done:  # with a job before it that had the same training
                 continue
             jobs, results = [job], _taken_over(job, others)
             if not results:
+                if reason := absent(job):
+                    new.append({**job.described(), "skipped": reason})
+                    continue
                 same = [one for one in remaining[number:] if trainings[one.key] == trainings[job.key]]
                 jobs += [one for one in same if not _taken_over(one, others)]
                 with begin(job, number, len(remaining)) if begin else nullcontext() as progress:
