@@ -1,4 +1,4 @@
-"""The evidence pictures of the papers on LabelMix, Gandalf and UniDEC, remade on our data.
+"""The evidence pictures of the papers on LabelMix, Gandalf, UniDEC and TailMix, remade on our data.
 
     python bench/paper_figures cosines                       # seconds
     python bench/paper_figures cosines --model runs/astec --model runs/astec-labelmix
@@ -6,6 +6,7 @@
     python bench/paper_figures curves --logs runs/astec runs/astec-gandalf
     python bench/paper_figures side-by-side runs/astec runs/astec-gandalf
     python bench/paper_figures positives                     # seconds
+    python bench/paper_figures propensities                  # seconds
 
 Models are trained before, the others like this one; training.curves is for --logs:
 
@@ -31,6 +32,7 @@ import figure_cosines
 import figure_curves
 import figure_examples
 import figure_positives
+import figure_propensities
 
 from longtail.errors import LongtailError
 
@@ -90,6 +92,9 @@ def parser() -> argparse.ArgumentParser:
 
     four = command("positives", figure_positives, figure_positives.write_positives)
     four.add_argument("--batch", type=int, default=256, help="points of a batch (%(default)s)")
+
+    five = command("propensities", figure_propensities, figure_propensities.write_propensities)
+    five.add_argument("data", nargs="*", default=figure_propensities.DATA, help="data sets, three at most")
     for some in (two, three, four):
         some.add_argument("--data", default=NAME, help="a data set (%(default)s)")
     return whole

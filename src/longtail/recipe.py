@@ -111,7 +111,7 @@ class Recipe(Part):
         """Return what the cost of this recipe grows with: label points, batches and epochs beside the data."""
         more = any("dataset" in part.acts_on for part in self.augment)  # label points
         points = data.points + (data.labels if more else 0)
-        steps = [stage.steps(points) for stage in self.stages]
+        steps = [stage.steps(points) for stage in self.stages if stage.runs(self, data.labels)]
         return replace(
             data, points=points, pairs=data.pairs * (3 if more else 1),
             width=0 if self.encoder is None else self.encoder.width,

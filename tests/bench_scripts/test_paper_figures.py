@@ -18,6 +18,7 @@ import figure_cosines
 import figure_curves
 import figure_examples
 import figure_positives
+import figure_propensities
 from figure_cosines import Summary
 from figure_curves import Curve
 from paper_figures.__main__ import main
@@ -52,7 +53,8 @@ def test_the_folder_is_a_command(monkeypatch, capsys):
         runpy.run_path(str(ROOT / "bench" / "paper_figures"), run_name="__main__")
     page = capsys.readouterr().out
     assert all(
-        f"python bench/paper_figures {name}" in page for name in ("cosines", "curves", "side-by-side", "positives")
+        f"python bench/paper_figures {name}" in page
+        for name in ("cosines", "curves", "side-by-side", "positives", "propensities")
     )
 
 
@@ -269,3 +271,15 @@ def test_positives_in_the_pool_are_counted():
     page = "\n".join(figure_positives.positives_page(train, rows))
     assert "| 3 | 6 | 2.00 |" in page
     assert page.count("confirmed here") == 3
+
+
+def test_rare_labels_have_high_inverse_propensities_and_are_drawn_more(tmp_path):
+    train = pets().train  # four labels with six points each, 24 with one
+    inverse = {train.dataset: figure_propensities.inverse_of(train)}
+    assert (inverse["pets"][4:] > inverse["pets"][:4].max()).all()
+    figure_propensities.draw_shares(inverse, tmp_path / "propensities.svg")
+    svg(tmp_path / "propensities.svg")
+    page = "\n".join(figure_propensities.propensities_page([train], inverse, "propensities.svg"))
+    share, drawn = (float(cell.strip(" %")) for cell in page.split("| 86% |")[1].split("|")[:2])
+    assert share == 50 and drawn > 60
+    assert "positives: **confirmed here**" in page

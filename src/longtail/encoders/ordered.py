@@ -24,7 +24,7 @@ from longtail.parts import Arrays, Encoder, Inputs, Network, Query, Tower, below
 from longtail.records import Cost, Sizes, record
 from longtail.types import Floats, Texts
 
-FLOPS = 1e10  # operations a second that layers reach on a few cores
+REPEATED = 1.4  # words of a long text for each that is different
 
 
 @record
@@ -33,6 +33,7 @@ class OrderedEncoder(Encoder):
 
     renamed: ClassVar[Mapping[str, str]] = {"start": "init", "words": "max_tokens", "vector": "width"}
     has_words: ClassVar[bool] = True
+    flops_a_second: ClassVar[float] = 1e10  # that its layers reach on a few cores
     dim: int = Field(default=300, ge=1, le=4096)  # of word vectors
     max_tokens: int = Field(default=32, ge=1, le=512)  # words of a text that are read
     init: str = "glove"  # where word vectors come from: glove, random, ppmi or a file
@@ -84,7 +85,8 @@ class OrderedEncoder(Encoder):
     def cost(self, sizes: Sizes) -> Cost:
         """Count word vectors, their optimiser state, and what the layers keep of a batch for its way back."""
         cells = sizes.batch_size * self.max_tokens * (4.0 * self.dim + 2.0 * self.width)
-        seconds = 3 * self.flops() / FLOPS * sizes.passes * sizes.points
+        read = min(1.0, REPEATED * sizes.words / self.max_tokens) if self.has_tokens else 1.0  # the others pad texts
+        seconds = 3 * read * self.flops() / self.flops_a_second * sizes.passes * sizes.points
         return word_cost(sizes, self) + Cost(memory=4 * cells, seconds=seconds)
 
     def flops(self) -> float:

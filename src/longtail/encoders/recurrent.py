@@ -27,6 +27,7 @@ class Recurrent(OrderedEncoder):
 
     part: ClassVar[str] = "recurrent"
     renamed: ClassVar[Mapping[str, str]] = {"start": "init", "words": "max_tokens"}
+    flops_a_second: ClassVar[float] = 6e10
     hidden: int = Field(default=128, ge=1, le=4096)  # of each direction
     max_tokens: int = Field(default=160, ge=1, le=4096)  # words of a text that are read
     dropout: float = Field(default=0.5, ge=0, lt=1)  # of the states

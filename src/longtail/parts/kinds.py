@@ -278,6 +278,10 @@ class Stage(Part):
     def run(self, fit: Fit) -> Fit:
         """Do it, and return what the next stage starts from."""
 
+    def runs(self, recipe: Any, labels: int) -> bool:
+        """Return whether there is anything to do with so many labels, for the estimate."""
+        return True
+
     def steps(self, points: int) -> tuple[int, float]:
         """Return the points of a step, and how often the stage looks at every point, for the estimate."""
         return 0, 0.0

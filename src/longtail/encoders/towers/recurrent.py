@@ -27,8 +27,8 @@ class RecurrentLayers(nn.Module):
     def forward(self, embedded: Tensor, mask: Tensor) -> Tensor:
         """Read (B, T, D): (B, T, 2H), zero where there is no word.
 
-        The way back reads texts turned round. Packed texts would cost time with the square of their length: the gradient
-        of each place is laid out over all of them.
+        The way back reads texts turned round. Packed texts would cost time with the square of their length: there the
+        gradient of each place is laid out over all of them.
         """
         places = turned(mask)
         ways = (self._read(embedded, 0), turn(self._read(turn(embedded, places), 1), places))

@@ -35,6 +35,10 @@ class Levels(LoopStage):
             raise RecipeError(f"{recipe.name}: the stage levels trains a tree: --set sampler=tree")
         super().check(recipe)
 
+    def runs(self, recipe: Any, labels: int) -> bool:
+        """Return whether so many labels have a tree above them."""
+        return bool(recipe.objectives[0].sampler.depths(labels))
+
     def run(self, fit: Fit) -> Fit:
         """Train level by level."""
         from longtail.training.loop import run_loop  # noqa: PLC0415  (torch)
