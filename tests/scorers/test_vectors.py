@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scorers.toys import TEXTS, product, vector_scorer, with_clusters, with_near
@@ -190,6 +192,19 @@ def test_new_labels_get_vectors_of_the_usual_length(cosine, through):
     np.testing.assert_allclose(unit(rows)[0], unit(direction)[0], atol=1e-5)
     scores = scorer.score_rows(Query(["old dog"]), rows, 0.25, 0.0)
     np.testing.assert_allclose(scores, rows @ scorer.encoded_one(Query(["old dog"])) + 0.25, atol=1e-5)
+
+
+def test_new_labels_lie_between_similar_ones_and_their_text_where_the_encoder_knows_no_label_texts():
+    scorer = replace(vector_scorer(2, 9, layer=True, cosine=True), reads_labels=False)
+
+    def near(texts):
+        return sp.csr_array(np.eye(len(texts), 9, 4, dtype=np.float32))  # the first is like label 4; the second, 5
+
+    rows = scorer.rows_for(["red cat", "qwertyuiop"], near)
+    own = unit(scorer.project.head(scorer.tower.encode(Query(["red cat"]))))
+    some = unit(scorer.store.take(np.array([4, 5])))
+    np.testing.assert_allclose(rows[0], unit(own + some[:1])[0], atol=1e-5)
+    np.testing.assert_allclose(rows[1], some[1], atol=1e-5)  # nothing is known of its text
 
 
 def test_blending_adds_what_words_say():

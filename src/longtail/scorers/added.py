@@ -1,10 +1,10 @@
 """NEW LABEL TEXTS → SCORES: labels that came after training, scored beside those that were trained.
 
-By vectors a new label is what the encoder makes of its text, as far as it knows the words, or the mean of trained
-labels with similar texts where the encoder has never learnt from label texts. By words it is a label text,
-and a training point that has the label: what self-annotation gives to trained labels. Words that the model never saw
-count as the rarest ones, so that a label with a new name is found by it. Held-out labels say what such a score is worth
-among those of trained labels (`longtail.scales`).
+By vectors a new label is what the encoder makes of its text, as far as it knows the words; where the encoder has never
+learnt from label texts, that and the mean of trained labels with similar texts. By words it is a label text, and a
+training point that has the label: what self-annotation gives to trained labels. Words that the model never saw count as
+the rarest ones, so that a label with a new name is found by it. Held-out labels say what such a score is worth among
+those of trained labels (`longtail.scales`).
 """
 
 from __future__ import annotations

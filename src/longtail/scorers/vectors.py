@@ -229,8 +229,8 @@ class VectorScorer:
     def rows_for(self, texts: Sequence[str], near: Near | None = None) -> Floats:
         """Make vectors of labels that came after training from their texts, of the length that trained labels have.
 
-        Where the encoder has learnt from label texts it makes them; else they are the means of the vectors of labels
-        with similar texts, where there are any.
+        Where the encoder has learnt from label texts it makes them; else they lie between the vectors of labels with
+        similar texts, where there are any, and that of the text as a point: one that has the label.
         """
         if self.text_rows is not None:
             sums = self.tower.sums(Query(texts))
@@ -243,7 +243,7 @@ class VectorScorer:
             similar = near(texts)
             labels = np.unique(similar.indices)
             means = similar[:, labels] @ self.store.take(labels)
-            rows = np.where(known(means), unit(np.asarray(means, np.float32)), rows)
+            rows = unit(unit(np.asarray(means, np.float32)) + rows)
         if not self.project.cosine:
             some = np.random.default_rng(0).permutation(len(self))[:SAMPLE]
             rows = rows * np.float32(np.median(np.linalg.norm(self.store.take(np.sort(some)), axis=1)))
