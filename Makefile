@@ -6,6 +6,7 @@ BIN := .venv/bin
 EXTRAS_dev := dev,demo
 EXTRAS_docs := dev,demo,docs
 EXTRAS_demo := demo
+EXTRAS_all := all
 MINUTES ?= 60
 INPUTS ?= 1000000
 SEED ?= 0
@@ -36,7 +37,8 @@ check: setup  ## lint, format and types
 test: setup  ## the tests on all cores, in a few minutes
 	$(BIN)/pytest -n auto --dist worksteal
 
-test-all: .venv/.installed-docs  ## the slow tests too
+test-all: .venv/.installed-all  ## the slow tests too, with every engine and store
+	@command -v java > /dev/null || { apt-get -qq update && apt-get -qq install -y openjdk-17-jre-headless; } || echo "no Java 17: the tests of Spark are left out"
 	$(BIN)/pytest --slow
 
 bench: setup  ## timings; ratios mean more than seconds on a shared machine

@@ -72,7 +72,7 @@ INSIDE = {
         "towers",
     ],
     "search": ["exact", "postings", "inverted", "quantised", "hnsw", "ivf", "nearest"],
-    "stores": ["memory", "qdrant"],
+    "stores": ["memory", "engine", "qdrant", "postgres"],
     "scorers": [
         "texts",
         "wrapped",

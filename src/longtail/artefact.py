@@ -25,6 +25,7 @@ from longtail.scorers.fused import FusedScorer
 from longtail.search.hnsw import BEST, HNSW
 from longtail.search.ivf import IVF
 from longtail.search.quantised import REMEDY, Precision, Quantised
+from longtail.stores.engine import Engine
 from longtail.stores.memory import MemoryStore
 from longtail.types import Floats, Ints, Progress
 from longtail.whole import sweep
@@ -43,7 +44,7 @@ class IndexInfo:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
     precision: Precision
-    search: Kind | Literal["qdrant"]  # exact, hnsw or ivf; or what a store does
+    search: Kind | Engine  # exact, hnsw or ivf; or what a store does
     recall: float  # measured: how much of the five best answers of exact search in full precision is found
     wanted: float  # the recall that was asked for
     texts: int  # training texts that it was measured on

@@ -7,7 +7,8 @@ LongtailError            1
 ├── ModelError           3   a model folder cannot be used
 ├── RecipeError          4   a recipe name, field or value is wrong
 └── ResourceError        5   memory, disk or an optional package is missing
-    └── MissingExtra     5   `pip install "longtail[...]"` mends it
+    ├── MissingExtra     5   `pip install "longtail[...]"` mends it
+    └── StoreDown        5   a server that keeps label vectors does not answer
 """
 
 from __future__ import annotations
@@ -69,6 +70,10 @@ class MissingExtra(ResourceError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f'{package} is not installed; run: pip install "longtail[{extra}]"')
+
+
+class StoreDown(ResourceError):
+    """A server that keeps label vectors does not answer; it may in a moment."""
 
 
 def one_line(reason: BaseException) -> str:

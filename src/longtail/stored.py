@@ -1,4 +1,4 @@
-"""MODEL FOLDER + STORE → LABEL VECTORS ELSEWHERE: `longtail index RUN --store qdrant:///path`, and what serves it.
+"""MODEL FOLDER + STORE → LABEL VECTORS ELSEWHERE: `longtail index RUN --store postgresql://…`, and what serves it.
 
 A store holds the vectors of any number of models, each under the hash of its files: a model that is replaced has
 another place, so that a swap is one step, and no process ever searches the vectors of another model. Which store is
@@ -13,32 +13,50 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from longtail.artefact import BEST_EFFORTS, OWN, IndexInfo, Trial, info_of
 from longtail.errors import DataError, ModelError
-from longtail.files import read_json, write_json
 from longtail.folder import REPLACED, read_config, verify_files
 from longtail.model import Model
+from longtail.stores.engine import Place
 from longtail.stores.memory import MemoryStore
-from longtail.stores.qdrant import QdrantStore, build_qdrant
+from longtail.stores.postgres import PostgresPlace
+from longtail.stores.qdrant import QdrantPlace
 from longtail.types import Progress
 
 STORE = "LONGTAIL_STORE"  # the variable that names the store
-SCHEME = "qdrant://"
+REMEDY = "write qdrant:///whole/path/of/a/folder or postgresql://user@host/database"
 
 
-def place_of(store: str, config: Mapping[str, Any]) -> Path:
-    """Return the folder of a model's vectors in a store."""
-    path = Path(store.removeprefix(SCHEME))
-    if not store.startswith(SCHEME) or not path.is_absolute():
-        raise DataError(f"{store!r} is not a store", remedy="write qdrant:///whole/path/of/a/folder")
+def place_of(store: str, config: Mapping[str, Any]) -> Place:
+    """Return where a store keeps the vectors of a model."""
     files = {name: value for name, value in config["files"].items() if name not in REPLACED and not OWN.fullmatch(name)}
-    return path / hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:32]
+    name = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:32]
+    scheme, _, rest = store.partition("://")
+    if scheme == "qdrant" and Path(rest).is_absolute():
+        return QdrantPlace(Path(rest) / name)
+    if scheme == "postgresql":
+        return PostgresPlace(store, name)
+    raise DataError(f"{shown(store)!r} is not a store", remedy=REMEDY)
+
+
+def shown(store: str) -> str:
+    """Return the address of a store as it may be printed, without a password.
+
+    >>> shown("postgresql://me:secret@host/labels"), shown("qdrant:///srv/labels")
+    ('postgresql://me@host/labels', 'qdrant:///srv/labels')
+    """
+    try:
+        password = urlsplit(store).password
+    except ValueError:
+        return "?"
+    return store if password is None else store.replace(f":{password}@", "@", 1)
 
 
 def build_store(
     path: Path, store: str, *, recall: float = 0.98, progress: Progress | None = None
-) -> tuple[Path, IndexInfo] | None:
+) -> tuple[str, IndexInfo] | None:
     """Hand the label vectors of a model over to a store, and measure the recall; None where it has none to search."""
     config = read_config(path)
     verify_files(path, {name: value for name, value in config["files"].items() if not OWN.fullmatch(name)})
@@ -46,10 +64,9 @@ def build_store(
     own = None if model.vectors is None or not model.vectors.searchable else model.vectors.store
     if not isinstance(own, MemoryStore):
         return None
-    if not place.exists():
-        build_qdrant(place, own, progress=progress)
+    place.build(own, progress)
     trial, value = Trial(model), 0.0
-    opened = QdrantStore.open(place, own)
+    opened = place.open(own)
     try:
         for effort in (*BEST_EFFORTS, 0):  # none: all labels are looked at
             value = trial.recall(opened.searching(effort))
@@ -57,14 +74,9 @@ def build_store(
                 break
     finally:
         opened.close()
-    info = IndexInfo("fp32", "qdrant", round(value, 4), recall, len(trial.texts), effort)
-    write_json(_facts(place), asdict(info))
-    return place, info
-
-
-def _facts(place: Path) -> Path:
-    """Name the file that says what was measured."""
-    return place.with_name(f"{place.name}.json")
+    info = IndexInfo("fp32", place.name, round(value, 4), recall, len(trial.texts), effort)
+    place.keep(asdict(info))
+    return str(place), info
 
 
 def open_store(folder: Path, model: Model, config: Mapping[str, Any], store: str) -> tuple[Any, IndexInfo | None]:
@@ -73,7 +85,9 @@ def open_store(folder: Path, model: Model, config: Mapping[str, Any], store: str
     if scorer is None or not scorer.searchable or not isinstance(scorer.store, MemoryStore):
         return scorer, None
     place = place_of(store, config)
-    if not _facts(place).is_file():
-        raise ModelError(f"{folder}: not in the store {store}; run: longtail index {folder} --store {store}")
-    info = info_of(folder, read_json(_facts(place)))
-    return scorer.with_store(QdrantStore.open(place, scorer.store).searching(info.ef_search)), info
+    facts = place.facts()
+    if facts is None:
+        where = shown(store)
+        raise ModelError(f"{folder}: not in the store {where}; run: longtail index {folder} --store {where}")
+    info = info_of(folder, facts)
+    return scorer.with_store(place.open(scorer.store).searching(info.ef_search)), info

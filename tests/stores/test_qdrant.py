@@ -17,7 +17,7 @@ from longtail.errors import DataError, MissingExtra, ModelError
 from longtail.index import Index
 from longtail.pipeline import fit
 from longtail.stores.memory import MemoryStore
-from longtail.stores.qdrant import QdrantStore, build_qdrant
+from longtail.stores.qdrant import QdrantPlace, QdrantStore
 
 pytest.importorskip("qdrant_edge")
 draw = np.random.default_rng(0)
@@ -27,8 +27,8 @@ OTHER = """
 import sys, numpy as np
 from pathlib import Path
 from longtail.stores.memory import MemoryStore
-from longtail.stores.qdrant import QdrantStore
-store = QdrantStore.open(Path(sys.argv[1]), MemoryStore.of(np.ones((500, 12), np.float32)))
+from longtail.stores.qdrant import QdrantPlace
+store = QdrantPlace(Path(sys.argv[1])).open(MemoryStore.of(np.ones((500, 12), np.float32)))
 print(len(store.search_one(np.ones(12, np.float32), 3)[0]))
 """
 
@@ -36,13 +36,13 @@ print(len(store.search_one(np.ones(12, np.float32), 3)[0]))
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("qdrant") / "labels"
-    build_qdrant(place, MemoryStore.of(VECTORS, BIAS))
+    QdrantPlace(place).build(MemoryStore.of(VECTORS, BIAS))
     return place
 
 
 def test_searches_are_those_of_all_labels(folder: Path) -> None:
     model = MemoryStore.of(VECTORS, BIAS)
-    store = QdrantStore.open(folder, model)
+    store = QdrantPlace(folder).open(model)
     labels, scores = store.search(QUERIES, 7)
     expected, values = model.search(QUERIES, 7)
     np.testing.assert_array_equal(labels, expected)
@@ -57,7 +57,7 @@ def test_searches_are_those_of_all_labels(folder: Path) -> None:
 
 
 def test_filters_are_qdrants(folder: Path) -> None:
-    store = QdrantStore.open(folder, MemoryStore.of(VECTORS, BIAS), ef_search=8)
+    store = QdrantPlace(folder).open(MemoryStore.of(VECTORS, BIAS)).searching(8)
     allowed = np.array([400, 3, 77, 12])
     labels, scores = store.search_within(QUERIES[1], 3, allowed)
     exact = QUERIES[1] @ VECTORS[allowed].T + BIAS[allowed]
@@ -87,16 +87,15 @@ def test_a_model_is_handed_over_and_answers_by_it(tmp_path: Path, monkeypatch: p
 
 
 def test_what_is_wrong_is_told(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match="exists already"):
-        build_qdrant(folder, MemoryStore.of(VECTORS))
     with pytest.raises(ModelError, match="holds 500 labels, the model 499"):
-        QdrantStore.open(folder, MemoryStore.of(VECTORS[:-1]))
+        QdrantPlace(folder).open(MemoryStore.of(VECTORS[:-1]))
     shutil.copytree(folder, tmp_path / "damaged")
     for file in (tmp_path / "damaged").rglob("*.json"):
         file.write_text("{")
     with pytest.raises(ModelError, match="Qdrant cannot open it"):
-        QdrantStore.open(tmp_path / "damaged", MemoryStore.of(VECTORS))
+        QdrantPlace(tmp_path / "damaged").open(MemoryStore.of(VECTORS))
+    monkeypatch.setitem(sys.modules, "qdrant_edge", None)
     monkeypatch.setattr("longtail.machine.find_spec", lambda _name: None)
-    for work in (build_qdrant, QdrantStore.open):
+    for work in (QdrantPlace.build, QdrantPlace.open):
         with pytest.raises(MissingExtra, match=r'pip install "longtail\[qdrant\]"'):
-            work(tmp_path / "x", MemoryStore.of(VECTORS))
+            work(QdrantPlace(tmp_path / "x"), MemoryStore.of(VECTORS))

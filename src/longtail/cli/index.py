@@ -44,8 +44,9 @@ def index(
     store: Annotated[
         str | None,
         typer.Option(
-            help="Hand the vectors over to a store, qdrant:///path (extra `qdrant`), instead of a file of the model; "
-            "processes with LONGTAIL_STORE=qdrant:///path search there."
+            help="Hand the vectors over to a store instead of a file of the model: qdrant:///path (extra `qdrant`) or "
+            "postgresql://user@host/database with pgvector (extra `postgres`); processes with LONGTAIL_STORE=… search "
+            "there."
         ),
     ] = None,
     json: Json = False,
@@ -73,9 +74,9 @@ def index(
 
 def _store(run: Path, store: str, recall: float, *, json: bool) -> None:
     """Hand the label vectors of a model over to a store."""
-    from longtail.stored import STORE, build_store
+    from longtail.stored import STORE, build_store, shown
 
-    with progress(f"handing {run} over to {store}") as step:
+    with progress(f"handing {run} over to {shown(store)}") as step:
         built = build_store(run, store, recall=recall, progress=step)
     if json:
         emit(None if built is None else asdict(built[1]))
@@ -85,7 +86,7 @@ def _store(run: Path, store: str, recall: float, *, json: bool) -> None:
         place, info = built
         effort = f"ef_search {info.ef_search}" if info.ef_search else "all labels are looked at"
         say(f"wrote {place}: {effort}; recall {info.recall:.4f} measured on {info.texts:,} training texts")
-        say(f"search there: {STORE}={store} longtail serve {run}")
+        say(f"search there: {STORE}={shown(store)} longtail serve {run}")
 
 
 def explain(

@@ -16,13 +16,12 @@ from itertools import accumulate, count, pairwise
 from typing import Any, NamedTuple, TypeVar
 
 from longtail.serve.gauges import Gauges
-from longtail.serve.messages import HTTPError
+from longtail.serve.messages import BUSY, HTTPError
 from longtail.serve.registry import Registry, ServedModel
 from longtail.serve.settings import Limits
 
 Result = TypeVar("Result")
 Row = list[dict[str, Any]]
-BUSY = (b"retry-after", b"1")
 BATCH, CALL, STOP = range(3)  # priorities: the lowest number runs first
 
 

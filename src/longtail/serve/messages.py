@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
-from longtail.errors import DataError, ModelError, ResourceError
+from longtail.errors import DataError, ModelError, ResourceError, StoreDown
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -26,6 +26,7 @@ DRAIN_FACTOR = 16  # times the limit: how much of a long body is read and discar
 PATTERN_HELP = "no control characters; and a label is one line, not blank"
 NO_SPACE = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 JSON = b"application/json"
+BUSY = (b"retry-after", b"1")
 SAFE_HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 
 
@@ -73,6 +74,9 @@ def error_answer(reason: Exception) -> Answer:
         return reason.answer
     if isinstance(reason, DataError):
         return HTTPError(422, str(reason)).answer
+    if isinstance(reason, StoreDown):
+        log.error("%s", reason)
+        return HTTPError(503, "the store of label vectors does not answer; ask again in a moment", BUSY).answer
     if isinstance(reason, ResourceError) or (isinstance(reason, OSError) and reason.errno in NO_SPACE):
         log.error("no space or memory: %s", reason)
         return HTTPError(507, "no space left on the service's side; nothing was changed").answer

@@ -37,7 +37,7 @@ class RecurrentLayers(nn.Module):
     def _read(self, embedded: Tensor, way: int) -> Tensor:
         """Read texts from their first place on, with the weights of one way: (B, T, H)."""
         states = self.first[:, way].expand(-1, len(embedded), -1).contiguous()[:, None]
-        weights = self.lstm.all_weights[way]
+        weights = tuple(self.lstm.all_weights[way])
         return torch.lstm(embedded, (states[0], states[1]), weights, True, 1, 0.0, self.training, False, True)[0]
 
 

@@ -1,0 +1,178 @@
+"""LABEL VECTORS IN POSTGRESQL, by pgvector: a table for each model, filled and indexed in one transaction.
+
+A server that is away is told as such (`StoreDown`) and asked again with the next query. Each thread has a connection of
+its own.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longtail.errors import DataError, ModelError, StoreDown, one_line
+from longtail.machine import need
+from longtail.stores.engine import Engine, EngineStore, with_bias
+from longtail.stores.memory import MemoryStore
+from longtail.types import Progress
+
+FACTS = "longtail_models"  # what was measured: a row for each table
+WIDEST = 2000  # dimensions that pgvector's graph can have
+CHUNK = 1000  # labels that are handed over at once
+TIMEOUT = 5  # seconds to connect
+
+
+class Held:
+    """A connection, which is closed with the thread that has it."""
+
+    def __init__(self, address: str) -> None:
+        import psycopg  # noqa: PLC0415  (an extra)
+
+        self.connection = psycopg.connect(address, connect_timeout=TIMEOUT, autocommit=True)
+
+    def __del__(self) -> None:
+        if hasattr(self, "connection"):
+            self.connection.close()
+
+
+class Connections(threading.local):
+    """The connection of each thread to a server, made when it is first used and again after it was lost."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.held: Held | None = None
+
+    def __reduce__(self) -> tuple[type[Connections], tuple[str]]:
+        return Connections, (self.address,)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        """Give a cursor inside of a transaction."""
+        import psycopg  # noqa: PLC0415
+
+        try:
+            self.held = self.held or Held(self.address)
+            with self.held.connection.transaction(), self.held.connection.cursor() as cursor:
+                yield cursor
+        except (psycopg.OperationalError, psycopg.InterfaceError) as reason:
+            self.close()
+            raise StoreDown(f"PostgreSQL does not answer ({one_line(reason)}); start it, or ask again") from None
+        except psycopg.Error as reason:
+            raise DataError(f"PostgreSQL refused: {one_line(reason)}", remedy="see its log") from None
+
+    def close(self) -> None:
+        """Let the server go, as far as this thread is concerned."""
+        self.held = None
+
+
+@dataclass(frozen=True, eq=False)
+class PostgresStore(EngineStore):
+    """Label vectors that PostgreSQL searches."""
+
+    table: str = ""
+    connections: Any = None
+
+    def nearest(self, query: list[float], k: int, allow: NDArray[Any] | None) -> list[int]:
+        """Ask PostgreSQL; what is not allowed is left out there, however far the graph must be followed for it."""
+        within = "" if allow is None else "WHERE label = ANY(%(allow)s)"
+        given = {"query": _literal(query), "k": k, "allow": None if allow is None else [int(one) for one in allow]}
+        with self.connections.transaction() as cursor:
+            if self.ef_search is None:
+                cursor.execute("SET LOCAL enable_indexscan = off")
+            else:
+                cursor.execute(f"SET LOCAL hnsw.ef_search = {min(1000, max(self.ef_search, k))}")
+                cursor.execute("SET LOCAL hnsw.iterative_scan = strict_order")
+            cursor.execute(
+                f"SELECT label FROM {self.table} {within} ORDER BY vector <#> %(query)s::vector LIMIT %(k)s", given
+            )
+            return [label for (label,) in cursor.fetchall()]
+
+    def close(self) -> None:
+        """Let the server go."""
+        self.connections.close()
+
+
+@dataclass(frozen=True)
+class PostgresPlace:
+    """A table of a PostgreSQL server that has pgvector."""
+
+    address: str
+    hash: str
+    name: ClassVar[Engine] = "postgresql"
+    connections: Connections = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        need("psycopg", "postgres")
+        object.__setattr__(self, "connections", Connections(self.address))
+
+    def __str__(self) -> str:
+        return f"table {self.table}"
+
+    @property
+    def table(self) -> str:
+        """The table of the model."""
+        return f"longtail_{self.hash}"
+
+    def facts(self) -> Mapping[str, Any] | None:
+        """Read what was measured."""
+        with self.connections.transaction() as cursor:
+            if not _there(cursor, FACTS):
+                return None
+            cursor.execute(f"SELECT facts FROM {FACTS} WHERE name = %s", [self.table])
+            found = cursor.fetchone()
+        return None if found is None else dict(found[0])
+
+    def keep(self, facts: Mapping[str, Any]) -> None:
+        """Write what was measured."""
+        with self.connections.transaction() as cursor:
+            cursor.execute(f"CREATE TABLE IF NOT EXISTS {FACTS} (name text PRIMARY KEY, facts jsonb NOT NULL)")
+            cursor.execute(
+                f"INSERT INTO {FACTS} VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET facts = EXCLUDED.facts",
+                [self.table, json.dumps(dict(facts))],
+            )
+
+    def build(self, model: MemoryStore, progress: Progress | None = None) -> None:
+        """Make the table and its graph, in one transaction; of several that try, one does it."""
+        wide = model.dim + 1
+        with self.connections.transaction() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [self.table])
+            if _there(cursor, self.table):
+                return
+            cursor.execute("CREATE EXTENSION IF NOT EXISTS vector")
+            cursor.execute(f"CREATE TABLE {self.table} (label integer PRIMARY KEY, vector vector({wide}) NOT NULL)")
+            with cursor.copy(f"COPY {self.table} (label, vector) FROM STDIN") as copy:
+                for start in range(0, len(model), CHUNK):
+                    for place, row in enumerate(with_bias(model, slice(start, start + CHUNK)).tolist(), start):
+                        copy.write_row((place, _literal(row)))
+                    if progress is not None:
+                        progress("handing labels over", min(start + CHUNK, len(model)), len(model))
+            if wide <= WIDEST:
+                cursor.execute(f"CREATE INDEX ON {self.table} USING hnsw (vector vector_ip_ops)")
+
+    def open(self, model: MemoryStore) -> PostgresStore:
+        """Look whether the table holds the labels of the model."""
+        with self.connections.transaction() as cursor:
+            if not _there(cursor, self.table):
+                raise ModelError(f"PostgreSQL has no table {self.table}; make it again")
+            cursor.execute(f"SELECT count(*) FROM {self.table}")
+            (count,) = cursor.fetchone()
+        if count != len(model):
+            raise ModelError(f"{self.table}: holds {count} labels, the model {len(model)}; make it again")
+        return PostgresStore(model.rows, model.bias, table=self.table, connections=self.connections)
+
+
+def _there(cursor: Any, table: str) -> bool:
+    """Return whether there is a table."""
+    cursor.execute("SELECT to_regclass(%s) IS NOT NULL", [table])
+    return bool(cursor.fetchone()[0])
+
+
+def _literal(values: list[float]) -> str:
+    """Write a vector as pgvector reads it."""
+    return "[" + ",".join(map(repr, np.asarray(values, np.float32).tolist())) + "]"
