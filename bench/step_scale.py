@@ -13,6 +13,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,9 @@ def made_up(recipe: Recipe, labels: int) -> Loop:
     )
     settings: Any = recipe.stages[-1]
     assert recipe.encoder is not None
-    texts: Any = None  # there are none: only their numbers
-    fit = Fit(recipe, texts, None, texts, texts, points)
+    nothing: Any = None  # there are no texts: only their numbers
+    named: Any = SimpleNamespace(labels=SimpleNamespace(texts=("a text",)))  # none of the labels lacks one
+    fit = Fit(recipe, named, None, nothing, nothing, points)
     fit.__dict__["start"] = {"words": draw.standard_normal((WORDS, recipe.encoder.width), np.float32)}
     network = TrainedNetwork(fit, recipe.objectives, settings)
     for sampler in {id(term.sampler): term.sampler for term in network.terms}.values():
