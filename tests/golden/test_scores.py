@@ -24,6 +24,15 @@ FIRST = 12
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+def same_answer(labels, scores, known_labels, known_scores):
+    """Compare answers; processors round otherwise, so that labels whose scores are about equal may change places."""
+    close = {"rtol": 1e-3, "atol": 1e-4}
+    np.testing.assert_allclose(scores, known_scores, **close)
+    found, known = dict(zip(labels, scores, strict=True)), dict(zip(known_labels, known_scores, strict=True))
+    for label in found.keys() | known.keys():  # one that is only in one of them stands at the end of it
+        np.testing.assert_allclose(found.get(label, scores[-1]), known.get(label, known_scores[-1]), **close)
+
+
 def test_every_recipe_has_golden_scores():
     assert set(RECIPES) - WEIGHTS <= set(GOLDEN)
 
@@ -38,9 +47,8 @@ def test_the_answers_are_those_that_are_known(name):
         GOLDEN[name]["answers"] = cut
         FILE.write_text(json.dumps(GOLDEN, indent=None, separators=(",", ":")) + "\n", encoding="utf-8")
     for key, expected in GOLDEN[name]["answers"].items():
-        assert cut[key]["labels"] == expected["labels"], key
-        for scores, known in zip(cut[key]["scores"], expected["scores"], strict=True):
-            np.testing.assert_allclose(scores, known, rtol=1e-3, atol=1e-4, err_msg=key)  # processors differ
+        for row, known in enumerate(expected["labels"]):
+            same_answer(cut[key]["labels"][row], cut[key]["scores"][row], known, expected["scores"][row])
     one, many = topks["index, few texts"], topks["index, a batch"]
     assert (one.labels[:FIRST] == many.labels[:FIRST]).mean() > 0.98  # ties at a rounding border
     np.testing.assert_allclose(one.scores[:FIRST], topks["model, a batch"].scores[:FIRST], rtol=1e-4, atol=1e-5)

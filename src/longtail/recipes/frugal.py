@@ -17,7 +17,7 @@ from longtail.training.stages.training import Training
 
 def frugal() -> Recipe:
     """Return the recipe with the most quality per second of CPU training that we know; LOG.md has what did not pay."""
-    rows = Rows(init="points", text="sum")
+    rows = Rows(init="points", text="sum", text_weight=2.0)
     return Recipe(
         name="frugal",
         augment=(Gandalf(calibrate=True, untested="self"),),
