@@ -8,13 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import board, small
-from typer.testing import CliRunner
+from stores.handing import TEXTS, handed_over
 
-from longtail.cli import app
 from longtail.errors import DataError, ModelError, StoreDown
 from longtail.index import Index
-from longtail.pipeline import fit
 from longtail.serve.messages import error_answer
 from longtail.stored import shown
 from longtail.stores.memory import MemoryStore
@@ -99,25 +96,16 @@ def test_tables_are_whole_or_not_there(place: PostgresPlace, server: Any) -> Non
 def test_a_model_is_handed_over_and_a_server_that_comes_back_is_found(
     server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, address = tmp_path / "run", server.get_uri()
-    fit(small("frugal", blend=(1.0, 0.0)), board(200)).save(run)
-    texts = board(30).texts.tolist()
-    expected = Index.load(run).predict(texts, 3)
-    monkeypatch.setenv("LONGTAIL_STORE", address)
-    with pytest.raises(ModelError, match=r"not in the store .* longtail index"):
-        Index.load(run)
-    told = CliRunner().invoke(app, ["index", str(run), "--store", address, "--recall", "0.9"])
-    assert told.exit_code == 0 and "recall 1.0000 measured on" in told.stderr, told.output
-    index = Index.load(run)
+    run = tmp_path / "run"
+    index, expected = handed_over(run, server.get_uri(), monkeypatch)
     assert index.describe()["index"]["search"] == "postgresql"
-    np.testing.assert_array_equal(index.predict(texts, 3).labels, expected.labels)
     server.stop()
     with pytest.raises(StoreDown, match="does not answer"):
-        index.predict(texts[:1], 3)
+        index.predict(TEXTS[:1], 3)
     with pytest.raises(StoreDown, match="does not answer"):
-        index.predict(texts[:1], 3)  # not even a connection
+        index.predict(TEXTS[:1], 3)  # not even a connection
     server.start()
-    np.testing.assert_array_equal(index.predict(texts, 3).labels, expected.labels)
+    np.testing.assert_array_equal(index.predict(TEXTS, 3).labels, expected.labels)
     monkeypatch.setenv("LONGTAIL_STORE", "mysql://x")
     with pytest.raises(DataError, match="is not a store"):
         Index.load(run)
