@@ -29,13 +29,13 @@ from longtail.data.tokens import WORD
 from longtail.errors import DataError, LongtailError, ModelError
 from longtail.explanations import Explanation, Reasons, name_of
 from longtail.folder import REPLACED, labels_of, read_config, verify_files
-from longtail.labels.journal import Added, Change, Journal, Removed
+from longtail.labels.journal import Added, Change, Removed
 from longtail.model import Model, strings
 from longtail.predictions import Groups, Predictor, Rules, finished, predict
 from longtail.scorers.added import Additions, similar_labels
 from longtail.search.inverted import Inverted
 from longtail.signatures import Signature
-from longtail.stored import STORE, open_store
+from longtail.stored import STORE, open_journal, open_store
 from longtail.types import LabelMatrix, Texts, TopK, counted, joined
 
 log = logging.getLogger("longtail")
@@ -84,7 +84,7 @@ class Index:
         self.damage: LongtailError | None = None
         self._now = _Now(model.labels, model.frequencies, frozenset(), Predictor(self._scorer, len(model.labels)))
         self._applied: Sequence[Change] = ()  # changes that `_now` shows
-        self._journal = Journal(folder, labels_of(config), lambda: labels_of(read_config(folder)))
+        self._journal = open_journal(folder, config, store, labels_of(config), lambda: labels_of(read_config(folder)))
         self.refresh()
         if signature is not None:
             signature.check_labels(self._journal.state)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from longtail.artefact import BEST_EFFORTS, OWN, IndexInfo, Trial, info_of
 from longtail.errors import DataError, ModelError
 from longtail.folder import REPLACED, read_config, verify_files
+from longtail.labels.journal import Journal
 from longtail.model import Model
 from longtail.stores.engine import Place
 from longtail.stores.memory import MemoryStore
@@ -91,3 +92,12 @@ def open_store(folder: Path, model: Model, config: Mapping[str, Any], store: str
         raise ModelError(f"{folder}: not in the store {where}; run: longtail index {folder} --store {where}")
     info = info_of(folder, facts)
     return scorer.with_store(place.open(scorer.store).searching(info.ef_search)), info
+
+
+def open_journal(
+    folder: Path, config: Mapping[str, Any], store: str | None, model: str, current: Callable[[], str]
+) -> Journal:
+    """Open the changes of a model's labels: in the store, where it keeps them, or beside the model."""
+    if not store:
+        return Journal(folder, model, current)
+    return place_of(store, config).journal(folder, model, current)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +101,25 @@ def test_a_model_is_handed_over_and_a_server_that_comes_back_is_found(
     run = tmp_path / "run"
     index, expected = handed_over(run, server.get_uri(), monkeypatch)
     assert index.describe()["index"]["search"] == "postgresql"
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)  # as on another machine
+    other = Index.load(copy)
+    (added,) = index.add(["name of a new thing"])
+    time.sleep(1)
+    assert other.refresh() and other.predict(["a new thing"], 1).labels.tolist() == [[added]]
+    other.remove([added])
+    assert other.add(["another new thing"]) == [added + 1]
+    time.sleep(1)
+    index.refresh()
+    assert index.removed == {added} and index.predict(["another new thing"], 1).labels.tolist() == [[added + 1]]
+    assert not (run / "labels.journal.jsonl").exists()
+    for _ in range(3):
+        index.undo()
+    with pytest.raises(DataError, match="no change of the labels to undo"):
+        index.undo()
     server.stop()
+    with pytest.raises(StoreDown, match="does not answer"):
+        index.add(["lost"])
     with pytest.raises(StoreDown, match="does not answer"):
         index.predict(TEXTS[:1], 3)
     with pytest.raises(StoreDown, match="does not answer"):

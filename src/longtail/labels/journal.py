@@ -57,9 +57,11 @@ class Journal:
     """The changes of one model's labels. `model` identifies the model: any other refuses the journal."""
 
     def __init__(self, folder: Path, model: str, current: Callable[[], str]) -> None:
-        self.path, self._model, self._current = folder / FILE, model, current
+        self.path: Path | str = folder / FILE
+        self._folder, self._model, self._current = folder, model, current
         self.changes: tuple[Change, ...] = ()  # in force, the oldest first
-        self._stamp, self._end, self._last = Stamp(), 0, ""
+        self._end, self._last = 0, ""
+        self._stamp: Any = Stamp()
 
     @property
     def state(self) -> str:
@@ -68,8 +70,7 @@ class Journal:
 
     def refresh(self) -> bool:
         """Read what was appended; return whether the changes in force differ from before."""
-        stamp = _stamp(self.path)
-        if stamp == self._stamp:
+        if self.stamp() == self._stamp:
             return False
         before = self.changes
         self._read()
@@ -85,7 +86,8 @@ class Journal:
     def undo(self) -> Change:
         """Take the last change in force back, and return it."""
         nothing = DataError("there is no change of the labels to undo", file=self.path)
-        if _stamp(self.path).size == 0:
+        self.refresh()
+        if not self.changes:
             raise nothing
         with self.changing() as write:
             if not self.changes:
@@ -97,32 +99,32 @@ class Journal:
     @contextmanager
     def changing(self) -> Iterator[Callable[[dict[str, Any]], None]]:
         """Keep other writers away, read what they wrote, and yield a function that appends a record."""
-        with held(self.path.parent, shared=True):  # while the folder is replaced, nothing is written to the old one
+        with held(self._folder, shared=True):  # while the folder is replaced, nothing is written to the old one
             handle = self._locked()
             try:
-                if self._current() != self._model:
-                    raise ModelError(f"{self.path.parent}: the model was replaced; open it again")
-                self._read()
+                self._ready()
                 yield lambda record: self._write(handle, record)
             finally:
                 os.close(handle)
+
+    def _ready(self) -> None:
+        """Read what others wrote, unless it is for another model."""
+        if self._current() != self._model:
+            raise ModelError(f"{self._folder}: the model was replaced; open it again")
+        self._read()
 
     def _locked(self) -> int:
         """Open the file and wait for the turn; when the file was replaced meanwhile, take the new one."""
         while True:
             handle = os.open(self.path, flags("O_RDWR", "O_CREAT", "O_NOFOLLOW", "O_CLOEXEC", "O_BINARY"), 0o644)
             lock(handle)
-            if os.fstat(handle).st_ino == _stamp(self.path).inode:
+            if os.fstat(handle).st_ino == self.stamp().inode:
                 return handle
             os.close(handle)
 
     def _write(self, handle: int, record: dict[str, Any]) -> None:
         """Append a record behind the last whole one; a full disk changes nothing."""
-        records = [record] if self._end else [{"do": "open", "model": self._model}, record]
-        lines, last = b"", self._last
-        for entry in records:
-            last = _checksum(last, entry)
-            lines += json.dumps({"sum": last, **entry}).encode() + b"\n"
+        lines = b"".join(self.lines(record))
         try:
             os.ftruncate(handle, self._end)  # what a crash cut off
             done = 0
@@ -135,22 +137,39 @@ class Journal:
                 raise ResourceError(f"{self.path}: no space left ({reason.strerror}); nothing was changed") from None
             raise
         if self._end == 0:
-            folder = os.open(self.path.parent, os.O_RDONLY)
+            folder = os.open(self._folder, os.O_RDONLY)
             os.fsync(folder)  # the name of the new file
             os.close(folder)
         self._read()
 
-    def _read(self) -> None:
-        """Read the whole file; journals are short."""
-        stamp = _stamp(self.path)
-        changes: list[Change] = []
-        last, end = "", 0
+    def lines(self, record: dict[str, Any]) -> list[bytes]:
+        """Return what is to be appended for a record: a line, and another before it that begins a journal."""
+        lines, last = [], self._last
+        for entry in [record] if self._end else [{"do": "open", "model": self._model}, record]:
+            last = _checksum(last, entry)
+            lines.append(json.dumps({"sum": last, **entry}).encode() + b"\n")
+        return lines
+
+    def stamp(self) -> Any:
+        """Return what changes whenever the journal does."""
+        return _stamp(Path(self.path))
+
+    def content(self) -> tuple[Any, bytes]:
+        """Return the whole journal, and its stamp."""
+        stamp = self.stamp()
         try:
-            raw = self.path.read_bytes() if 0 < stamp.size <= LARGEST else b""
+            raw = Path(self.path).read_bytes() if 0 < stamp.size <= LARGEST else b""
         except FileNotFoundError:
             raw, stamp = b"", Stamp()
         if stamp.size > LARGEST:
             raise ModelError(f"{self.path}: {stamp.size >> 20} MB are no journal of labels; remove it")
+        return stamp, raw
+
+    def _read(self) -> None:
+        """Read all of it; journals are short."""
+        changes: list[Change] = []
+        last, end = "", 0
+        stamp, raw = self.content()
         lines = raw.split(b"\n")
         tail = lines.pop()  # empty, or cut off
         for number, line in enumerate(lines, 1):

@@ -7,13 +7,15 @@ whole and never changed, so that any number of processes may read it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from longtail.labels.journal import Journal
 from longtail.search.exact import largest
 from longtail.stores.memory import MemoryStore
 from longtail.types import Floats, Ints, Progress
@@ -80,6 +82,9 @@ class Place(Protocol):
 
     def open(self, model: MemoryStore) -> EngineStore:
         """Open what was handed over."""
+
+    def journal(self, folder: Path, model: str, current: Callable[[], str]) -> Journal:
+        """Open the changes of the model's labels."""
 
 
 def with_bias(model: MemoryStore, some: slice) -> Floats:

@@ -1,28 +1,34 @@
 """LABEL VECTORS IN POSTGRESQL, by pgvector: a table for each model, filled and indexed in one transaction.
 
-A server that is away is told as such (`StoreDown`) and asked again with the next query. Each thread has a connection of
-its own.
+Labels that are added and removed are there too when they are acknowledged, so that machines which share no folder see
+the changes of each other. A server that is away is told as such (`StoreDown`) and asked again with the next query. Each
+thread has a connection of its own.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from longtail.errors import DataError, ModelError, StoreDown, one_line
+from longtail.labels.journal import Journal
 from longtail.machine import need
 from longtail.stores.engine import Engine, EngineStore, with_bias
 from longtail.stores.memory import MemoryStore
 from longtail.types import Progress
 
 FACTS = "longtail_models"  # what was measured: a row for each table
+CHANGES = "longtail_changes"  # of labels: the lines of the journals of all models
+EVERY = 0.5  # seconds between two looks at the changes of others
 WIDEST = 2000  # dimensions that pgvector's graph can have
 CHUNK = 1000  # labels that are handed over at once
 TIMEOUT = 5  # seconds to connect
@@ -165,6 +171,65 @@ class PostgresPlace:
         if count != len(model):
             raise ModelError(f"{self.table}: holds {count} labels, the model {len(model)}; make it again")
         return PostgresStore(model.rows, model.bias, table=self.table, connections=self.connections)
+
+    def journal(self, folder: Path, model: str, current: Callable[[], str]) -> TableJournal:
+        """Open the changes of the model's labels, which all machines share."""
+        return TableJournal(self, folder, model, current)
+
+
+class TableJournal(Journal):
+    """The changes of one model's labels in a table; writers of all machines take turns."""
+
+    def __init__(self, place: PostgresPlace, folder: Path, model: str, current: Callable[[], str]) -> None:
+        super().__init__(folder, model, current)
+        self.path, self._place, self._next = f"table {CHANGES}", place, 0.0
+
+    def refresh(self) -> bool:
+        """Read what was appended, unless that was done a moment ago."""
+        if self._stamp is not None and time.monotonic() < self._next:
+            return False
+        changed = super().refresh()
+        self._next = time.monotonic() + EVERY
+        return changed
+
+    def stamp(self) -> int:
+        """Count the lines."""
+        with self._place.connections.transaction() as cursor:
+            if not _there(cursor, CHANGES):
+                return 0
+            cursor.execute(f"SELECT count(*) FROM {CHANGES} WHERE name = %s", [self._place.table])
+            return int(cursor.fetchone()[0])
+
+    def content(self) -> tuple[int, bytes]:
+        """Read the lines."""
+        with self._place.connections.transaction() as cursor:
+            if not _there(cursor, CHANGES):
+                return 0, b""
+            cursor.execute(f"SELECT line FROM {CHANGES} WHERE name = %s ORDER BY number", [self._place.table])
+            lines = [line for (line,) in cursor.fetchall()]
+        return len(lines), "".join(f"{line}\n" for line in lines).encode()
+
+    @contextmanager
+    def changing(self) -> Iterator[Callable[[dict[str, Any]], None]]:
+        """Keep other writers away, read what they wrote, and yield a function that appends a record."""
+        before = self.changes
+        try:
+            with self._place.connections.transaction() as cursor:
+                cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [CHANGES])
+                columns = "name text, number integer, line text NOT NULL, PRIMARY KEY (name, number)"
+                cursor.execute(f"CREATE TABLE IF NOT EXISTS {CHANGES} ({columns})")
+                self._ready()
+                yield lambda record: self._insert(cursor, record)
+        except BaseException:
+            self.changes, self._stamp = before, None  # what was read in there may not have come to stay
+            raise
+
+    def _insert(self, cursor: Any, record: dict[str, Any]) -> None:
+        """Append a record; it counts when the transaction ends."""
+        for number, line in enumerate(self.lines(record), int(self._stamp)):
+            given = [self._place.table, number, line.decode().rstrip("\n")]
+            cursor.execute(f"INSERT INTO {CHANGES} VALUES (%s, %s, %s)", given)
+        self._read()
 
 
 def _there(cursor: Any, table: str) -> bool:

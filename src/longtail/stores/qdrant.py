@@ -5,7 +5,7 @@ The folder is made whole and needs no log, so that two processes can open it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from longtail.errors import ModelError, one_line
 from longtail.files import read_json, write_json
+from longtail.labels.journal import Journal
 from longtail.machine import need
 from longtail.stores.engine import Engine, EngineStore, with_bias
 from longtail.stores.memory import MemoryStore
@@ -102,6 +103,10 @@ class QdrantPlace:
         if count != len(model):
             raise ModelError(f"{self.folder}: holds {count} labels, the model {len(model)}; make it again")
         return QdrantStore(model.rows, model.bias, shard=shard)
+
+    def journal(self, folder: Path, model: str, current: Callable[[], str]) -> Journal:
+        """Open the file beside the model: an embedded store is on the same machine."""
+        return Journal(folder, model, current)
 
 
 def _engine() -> Any:
