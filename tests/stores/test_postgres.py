@@ -96,14 +96,16 @@ def test_tables_are_whole_or_not_there(place: PostgresPlace, server: Any) -> Non
 
 
 def test_a_model_is_handed_over_and_a_server_that_comes_back_is_found(
-    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = tmp_path / "run"
     index, expected = handed_over(run, server.get_uri(), monkeypatch)
     assert index.describe()["index"]["search"] == "postgresql"
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)  # as on another machine
+    (copy / "labels.journal.jsonl").write_text("")
     other = Index.load(copy)
+    assert "changes of labels are not in the store" in caplog.text
     (added,) = index.add(["name of a new thing"])
     time.sleep(1)
     assert other.refresh() and other.predict(["a new thing"], 1).labels.tolist() == [[added]]

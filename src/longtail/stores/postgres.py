@@ -8,6 +8,7 @@ thread has a connection of its own.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,12 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longtail.errors import DataError, ModelError, StoreDown, one_line
-from longtail.labels.journal import Journal
+from longtail.labels.journal import FILE, Journal
 from longtail.machine import need
 from longtail.stores.engine import Engine, EngineStore, with_bias
 from longtail.stores.memory import MemoryStore
 from longtail.types import Progress
 
+log = logging.getLogger("longtail")
 FACTS = "longtail_models"  # what was measured: a row for each table
 CHANGES = "longtail_changes"  # of labels: the lines of the journals of all models
 EVERY = 0.5  # seconds between two looks at the changes of others
@@ -173,7 +175,11 @@ class PostgresPlace:
         return PostgresStore(model.rows, model.bias, table=self.table, connections=self.connections)
 
     def journal(self, folder: Path, model: str, current: Callable[[], str]) -> TableJournal:
-        """Open the changes of the model's labels, which all machines share."""
+        """Open the changes of the model's labels, which all machines share; those beside the model do not count."""
+        if (folder / FILE).is_file():
+            log.warning(
+                "%s: its changes of labels are not in the store, and do not count; make them again", folder / FILE
+            )
         return TableJournal(self, folder, model, current)
 
 
