@@ -11,6 +11,7 @@ import json
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,10 +44,7 @@ class Held:
         import psycopg  # noqa: PLC0415  (an extra)
 
         self.connection = psycopg.connect(address, connect_timeout=TIMEOUT, autocommit=True)
-
-    def __del__(self) -> None:
-        if hasattr(self, "connection"):
-            self.connection.close()
+        weakref.finalize(self, self.connection.close)
 
 
 class Connections(threading.local):
