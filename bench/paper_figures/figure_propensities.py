@@ -16,15 +16,19 @@ from longtail.augment.tailmix import drawn_targets
 from longtail.bench.changes import find_data
 from longtail.data.dataset import Split
 from longtail.data.formats import load
+from longtail.errors import DataError
 from longtail.labels.propensity import Propensity, frequencies
 from longtail.report import INK, QUIET, SECOND, literal, picture
 
 DATA = ("CVELibraries-4K", "LF-MDNSeeAlso-6K", "YSOFinnaTitles-24K")
+COLOURS = (INK, SECOND, QUIET)
 FEW = 5  # points of a rare label at most
 
 
 def write_propensities(args: argparse.Namespace, command: str) -> None:
     """Count, draw the picture and write the page."""
+    if len(args.data) > len(COLOURS):
+        raise DataError(f"{len(args.data)} data sets", remedy=f"name {len(COLOURS)} at most: there are no more colours")
     trains = [load(find_data(name)).train for name in args.data]
     inverse = {train.dataset: inverse_of(train) for train in trains}
     path = args.out.with_suffix(".svg")
@@ -33,7 +37,7 @@ def write_propensities(args: argparse.Namespace, command: str) -> None:
 
 
 def inverse_of(train: Split) -> NDArray[np.float64]:
-    """Return the inverse propensities of labels that have points, with the constants of the paper."""
+    """Return the inverse propensities of labels, with the constants of the paper."""
     counts = frequencies(train.targets)
     return Propensity(0.55, 1.5).inverse(counts, len(train)).astype(np.float64)
 
@@ -42,7 +46,7 @@ def draw_shares(inverse: dict[str, NDArray[np.float64]], path: Path) -> None:
     """Draw how many labels have which inverse propensity, a line for each data set."""
     edges = np.linspace(1, max(values.max(initial=1) for values in inverse.values()), 41)
     with picture(path, "Inverse propensities of labels", size=(7.2, 3.4)) as axes:
-        for colour, (name, values) in zip((INK, SECOND, QUIET), inverse.items(), strict=False):
+        for colour, (name, values) in zip(COLOURS, inverse.items(), strict=False):
             shares = np.histogram(values, edges)[0] / max(1, len(values))
             axes.stairs(100 * shares, edges, color=colour, linewidth=1.4, label=literal(name))
         axes.set_xlabel("inverse propensity: higher for rarer labels")
@@ -66,11 +70,8 @@ def propensities_page(trains: list[Split], inverse: dict[str, NDArray[np.float64
     for train in trains:
         counts, values = frequencies(train.targets), inverse[train.dataset]
         ((_, drawn),) = drawn_targets(train.targets, values, 1, np.random.default_rng(0))
-        rare, low, high = (
-            counts <= FEW,
-            float(np.mean(counts[train.targets.indices] <= FEW)),
-            np.mean(counts[drawn] <= FEW),
-        )
+        rare = counts <= FEW
+        low, high = rare[train.targets.indices].mean(), rare[drawn].mean()
         more.append(bool(high > low))
         cells = " | ".join(f"{part:.1f}" for part in np.quantile(values, [0.1, 0.5, 0.9]))
         out.append(f"| {train.dataset} | {len(values):,} | {cells} | {rare.mean():.0%} | {low:.0%} | {high:.0%} |")

@@ -137,6 +137,7 @@ class PostgresPlace:
     def keep(self, facts: Mapping[str, Any]) -> None:
         """Write what was measured."""
         with self.connections.transaction() as cursor:
+            _alone(cursor, FACTS)
             cursor.execute(f"CREATE TABLE IF NOT EXISTS {FACTS} (name text PRIMARY KEY, facts jsonb NOT NULL)")
             cursor.execute(
                 f"INSERT INTO {FACTS} VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET facts = EXCLUDED.facts",
@@ -147,7 +148,7 @@ class PostgresPlace:
         """Make the table and its graph, in one transaction; of several that try, one does it."""
         wide = model.dim + 1
         with self.connections.transaction() as cursor:
-            cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [self.table])
+            _alone(cursor, FACTS)
             if _there(cursor, self.table):
                 return
             cursor.execute("CREATE EXTENSION IF NOT EXISTS vector")
@@ -219,7 +220,7 @@ class TableJournal(Journal):
         before = self.changes
         try:
             with self._place.connections.transaction() as cursor:
-                cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [CHANGES])
+                _alone(cursor, CHANGES)
                 columns = "name text, number integer, line text NOT NULL, PRIMARY KEY (name, number)"
                 cursor.execute(f"CREATE TABLE IF NOT EXISTS {CHANGES} ({columns})")
                 self._ready()
@@ -234,6 +235,11 @@ class TableJournal(Journal):
             given = [self._place.table, number, line.decode().rstrip("\n")]
             cursor.execute(f"INSERT INTO {CHANGES} VALUES (%s, %s, %s)", given)
         self._read()
+
+
+def _alone(cursor: Any, what: str) -> None:
+    """Wait until no other transaction has this to itself, and have it until the end of this one."""
+    cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [what])
 
 
 def _there(cursor: Any, table: str) -> bool:
