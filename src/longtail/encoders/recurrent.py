@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ from pydantic import Field
 from longtail.data.sequences import Sequences
 from longtail.encoders.inputs import Ordered
 from longtail.encoders.ordered import FrozenOrdered, OrderedEncoder
-from longtail.parts import Arrays, Network, Query, Tower
+from longtail.parts import Arrays, Inputs, Network, Query, Tower
 from longtail.records import record
 from longtail.types import Floats
 
@@ -22,13 +22,15 @@ from longtail.types import Floats
 class Recurrent(OrderedEncoder):
     """Settings of a bidirectional LSTM whose first state is learnt; a text's vector is the mean of its states.
 
-    [AttentionXML]'s code drops a fifth of the embeddings, the TailMix paper says one half.
+    [AttentionXML]'s code drops a fifth of the embeddings, the TailMix paper says one half. Word vectors start as long as
+    those of GloVe in 300 dimensions are, which that code reads: with a length of one the gates hardly open.
     """
 
     part: ClassVar[str] = "recurrent"
     renamed: ClassVar[Mapping[str, str]] = {"start": "init", "words": "max_tokens"}
     flops_a_second: ClassVar[float] = 6e10
     hidden: int = Field(default=128, ge=1, le=4096)  # of each direction
+    init_norm: float = Field(default=10.0, gt=0, le=1000)  # mean length of word vectors at the start
     max_tokens: int = Field(default=160, ge=1, le=4096)  # words of a text that are read
     dropout: float = Field(default=0.5, ge=0, lt=1)  # of the states
     embedding_dropout: float = Field(default=0.2, ge=0, lt=1)  # of word vectors
@@ -42,6 +44,11 @@ class Recurrent(OrderedEncoder):
     def has_tokens(self) -> bool:
         """Whether there is a state for each word."""
         return True
+
+    def start(self, tokenizer: Sequences, inputs: Sequence[Inputs], seed: int) -> Arrays:
+        """Choose where word vectors start, and how long they are."""
+        start = super().start(tokenizer, inputs, seed)
+        return start | {"words": start["words"] * np.float32(self.init_norm)}
 
     def layers(self, seed: int) -> Any:
         """Make the layers in torch."""

@@ -25,10 +25,10 @@ def attentionxml() -> Recipe:
     References: [AttentionXML].
     """
     tree = Tree(pool=BatchPool(positives=4, random=64))
-    settings = LoopSettings(epochs=20, batch_size=16, learning_rate=0.005, clip=5.0, average=0.5, order=Lengths())
+    settings = LoopSettings(epochs=10, batch_size=16, learning_rate=0.005, clip=5.0, average=0.5, order=Lengths())
     return Recipe(
         name="attentionxml",
-        encoder=Recurrent(),
+        encoder=Recurrent(dim=128),
         objectives=(Objective(sampler=tree, classifier=LabelAttention(), loss=BceMean()),),
         stages=(Levels(training=settings), Training(**vars(settings))),
     )
