@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from dataclasses import replace
 from unittest.mock import patch
@@ -25,7 +26,7 @@ from longtail.errors import ModelError, RecipeError
 from longtail.model import Model
 from longtail.parts import Points, Query, States
 from longtail.records import named
-from longtail.types import label_matrix, no_pairs
+from longtail.types import Texts, label_matrix, no_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -279,3 +280,19 @@ def test_the_command_marks_what_labels_look_at(tmp_path, capsys):
         main()
     assert stopped.value.code == 3
     assert "--html is for attentionxml and laroberta" in capsys.readouterr().err
+
+
+def test_long_and_empty_texts_and_labels_without_points(caplog):
+    train = board(60)
+    texts = train.texts.tolist()
+    texts[0], texts[1:9] = "word1 " * 100_000, [""] * 8
+    targets = train.targets.copy()
+    targets.data[targets.indices == 7] = 0
+    targets.eliminate_zeros()  # label 7 has no point
+    recipe = small("attentionxml+tailmix", sampler__levels=[], training__epochs=2, training__batch_size=8)
+    with caplog.at_level(logging.WARNING, "longtail"):
+        model = lt.fit(recipe, replace(train, texts=Texts(texts), targets=targets))
+    assert f"1 of 60 texts are longer than {recipe.encoder.max_tokens} words" in caplog.text
+    top = model.predict([texts[0], "", "word2"], 3)
+    assert np.isfinite(top.scores[[0, 2]]).all()
+    assert (top.labels[1] == -1).all()

@@ -63,18 +63,19 @@ def test_ids_are_places_of_the_words_in_order(texts, length, most):
     words = made.vocabulary.tolist()
     counts = Counter(word for line in cleaned(texts) for word in line.split())
     assert words[2:] == sorted(counts, key=lambda word: (-counts[word], word))[:most]
-    ids = made.ids(texts, length)
+    ids, cut = made.ids(texts, length)
     assert ids.shape == (len(texts), length)
     assert ids.dtype == np.int32
     for row, line in zip(ids, cleaned(texts), strict=True):
         expected = [words.index(word) if word in words else 1 for word in line.split()][:length]
         assert row.tolist() == expected + [0] * (length - len(expected))
+    assert cut == sum(len(line.split()) > length for line in cleaned(texts))
 
 
 def test_bags_count_known_words():
     made = Sequences.fit(["red red cat", "dog"], most=2)
     assert made.vocabulary.tolist() == ["[pad]", "[unk]", "red", "cat"]
-    bags = made.bags(made.ids(["red cat red", "dog", ""], 4))
+    bags = made.bags(made.ids(["red cat red", "dog", ""], 4)[0])
     assert bags.toarray().tolist() == [[0, 0, 2, 1], [0, 0, 0, 0], [0, 0, 0, 0]]
 
 
@@ -89,7 +90,7 @@ def test_save_and_load(tmp_path):
     made.save(tmp_path)
     again = Sequences.load(tmp_path)
     assert again.vocabulary == made.vocabulary
-    np.testing.assert_array_equal(again.ids(TEXTS, 4), made.ids(TEXTS, 4))
+    np.testing.assert_array_equal(again.ids(TEXTS, 4)[0], made.ids(TEXTS, 4)[0])
     other = Tokenizer.from_file(str(tmp_path / FILE))  # any program that knows the format reads the file
     assert other.encode("red unheard").ids == [made.vocabulary.tolist().index("red"), 1]
 
@@ -135,13 +136,13 @@ def test_steps_that_a_strange_file_asks_for_are_not_run(tmp_path):
     (tmp_path / FILE).write_text(json.dumps(value), encoding="utf-8")
     loaded = Sequences.load(tmp_path)
     assert loaded.tokenizer.normalizer is None
-    np.testing.assert_array_equal(loaded.ids(["red cat", "x" * 60], 3), made.ids(["red cat", "x" * 60], 3))
+    np.testing.assert_array_equal(loaded.ids(["red cat", "x" * 60], 3)[0], made.ids(["red cat", "x" * 60], 3)[0])
 
 
 def test_real_titles_have_few_unknown_words():
     data = lt.load(shared_data("LF-MDNSeeAlsoTitles-6K"))
     made = Sequences.fit(data.train.texts, data.labels.texts)
-    ids = made.ids(data.test.texts, 32)
+    ids, _ = made.ids(data.test.texts, 32)
     assert (ids[:, 0] > 0).all()
     assert (ids == 1).sum() / (ids > 0).sum() < 0.1
 

@@ -23,7 +23,7 @@ def test_pairs_of_letters_and_pairs_of_those():
 
 
 def test_words_in_order_are_cut_too():
-    assert Sequences.fit(["黒猫 cat"]).ids(["黒猫"], 4).tolist()[0][:3] != [1, 0, 0]
+    assert Sequences.fit(["黒猫 cat"]).ids(["黒猫"], 4)[0].tolist()[0][:3] != [1, 0, 0]
 
 
 @pytest.mark.parametrize(

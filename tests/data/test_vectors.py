@@ -17,7 +17,7 @@ from longtail.types import Texts
 
 TEXTS = ["red cat runs", "red dog runs", "old cat sleeps", "old dog sleeps", "blue car drives", "blue bus drives"]
 WORDS = Sequences.fit(TEXTS)
-BAGS = WORDS.bags(WORDS.ids(TEXTS, 8))
+BAGS = WORDS.bags(WORDS.ids(TEXTS, 8)[0])
 VOCABULARY = WORDS.vocabulary
 PLACE = {word: place for place, word in enumerate(VOCABULARY)}
 GLOVE = "cat 1 2 3\ndog 3 2 1\nunheard 0 0 1\ncat 9 9 9\n"

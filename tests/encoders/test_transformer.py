@@ -72,7 +72,7 @@ def test_texts_become_token_ids_and_long_ones_are_cut_at_a_special_token(folder,
         ids = settings(folder).inputs(tokenizer, [one, "", f"{one} {two} " * 5, "\ud800"]).ids
     names = [[words[place - 1] for place in row if place] for row in ids]
     assert names == [["[CLS]", one, "[SEP]"], [], ["[CLS]", one, two, one, two, "[SEP]"], ["[CLS]", "[UNK]", "[SEP]"]]
-    assert "1 of 4 texts have more than 6 tokens" in caplog.text
+    assert "1 of 4 texts are longer than 6 words or tokens" in caplog.text
 
 
 def test_vectors_are_the_means_of_states(folder):

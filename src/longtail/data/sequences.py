@@ -53,8 +53,9 @@ class Sequences:
     >>> sequences = Sequences.fit(["red cat", "The red dog"], ["cat"])
     >>> sequences.vocabulary.tolist()
     ['[pad]', '[unk]', 'cat', 'red', 'dog', 'the']
-    >>> sequences.ids(["a red cat", "dogs and cat", ""], 3).tolist()
-    [[3, 2, 0], [1, 2, 0], [0, 0, 0]]
+    >>> ids, cut = sequences.ids(["a red cat", "dogs and cat", "", "cat dog cat dog"], 3)
+    >>> ids.tolist(), cut
+    ([[3, 2, 0], [1, 2, 0], [0, 0, 0], [2, 4, 2]], 1)
     """
 
     vocabulary: Texts  # (V,) padding, unknown, then the most common first
@@ -85,17 +86,18 @@ class Sequences:
         tokenizer.pre_tokenizer = WhitespaceSplit()
         return tokenizer
 
-    def ids(self, texts: Iterable[str], length: int) -> NDArray[np.int32]:
-        """Give the words of each text their ids: (N, T), cut at `length` and filled up with 0 on the right."""
-        blocks = [np.zeros((0, length), np.int32)]
-        lines = cleaned(texts)
+    def ids(self, texts: Iterable[str], length: int) -> tuple[NDArray[np.int32], int]:
+        """Give the words of each text their ids, (N, T), filled up with 0 on the right, and count the texts that were cut."""
+        blocks, cut, lines = [np.zeros((0, length), np.int32)], 0, cleaned(texts)
         while block := list(islice(lines, CHUNK)):
-            found = [encoding.ids[:length] for encoding in self.tokenizer.encode_batch_fast(block)]
+            found = [encoding.ids[: length + 1] for encoding in self.tokenizer.encode_batch_fast(block)]
+            cut += sum(len(own) > length for own in found)
+            found = [own[:length] for own in found]
             filled = np.arange(length) < np.fromiter(map(len, found), np.int64, len(found))[:, None]
             ids = np.zeros((len(found), length), np.int32)
             ids[filled] = np.fromiter(chain.from_iterable(found), np.int32)
             blocks.append(ids)
-        return np.concatenate(blocks)
+        return np.concatenate(blocks), cut
 
     def bags(self, ids: NDArray[np.int32]) -> sp.csr_array:
         """Count the known words of each row of ids (N, T): (N, V); padding and unknown words are left out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from longtail.parts import Arrays, Encoder, Inputs, Network, Query, Tower, below
 from longtail.records import Cost, Sizes, record
 from longtail.types import Floats, Texts
 
+log = logging.getLogger("longtail")
 REPEATED = 1.4  # words of a long text for each that is different
 
 
@@ -51,8 +53,8 @@ class OrderedEncoder(Encoder):
         return Sequences.load(folder)
 
     def inputs(self, tokenizer: Sequences, texts: Sequence[str]) -> Ordered:
-        """Turn texts into word ids."""
-        return Ordered(tokenizer.ids(texts, self.max_tokens))
+        """Turn texts into word ids, and say how many were too long."""
+        return read(tokenizer, texts, self.max_tokens)
 
     def start(self, tokenizer: Sequences, inputs: Sequence[Inputs], seed: int) -> Arrays:
         """Choose where word vectors start, and weigh words by how rare they are."""
@@ -162,7 +164,7 @@ class FrozenOrdered(FrozenSequence):
 
     def ids(self, texts: Sequence[str]) -> NDArray[np.int32]:
         """Turn texts into word ids."""
-        return self.words.ids(texts, self.settings.max_tokens)
+        return self.words.ids(texts, self.settings.max_tokens)[0]
 
     def encode_ids(self, ids: NDArray[np.int32]) -> Floats:
         """Encode the word ids of some texts: (N, D)."""
@@ -178,6 +180,17 @@ class FrozenOrdered(FrozenSequence):
         """Name the arrays for a model file."""
         arrays: Arrays = {"words": self.vectors, "weights": self.weights}
         return arrays | {f"encoder.{name}": array for name, array in self.parameters.items()}
+
+
+def read(tokenizer: Any, texts: Sequence[str], length: int) -> Ordered:
+    """Turn texts into ids of words or tokens, and say how many were too long."""
+    ids, cut = tokenizer.ids(texts, length)
+    if cut:
+        log.warning(
+            "%s of %s texts are longer than %d words or tokens and are cut there; encoder.max_tokens reads more",
+            f"{cut:,}", f"{len(ids):,}", length,
+        )  # fmt: skip
+    return Ordered(ids)
 
 
 def checked_layers(arrays: Mapping[str, NDArray[Any]], wanted: Mapping[str, Any], remedy: str = TRAIN) -> Arrays:

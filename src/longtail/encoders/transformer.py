@@ -5,7 +5,6 @@ References: [NGAME], [UniDEC]; methods §5.8, §5.16.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,14 +18,13 @@ from pydantic import Field
 from longtail.data.pretrained import MINILM, Pretrained
 from longtail.data.tokens import Words
 from longtail.encoders.inputs import Ordered
-from longtail.encoders.ordered import FrozenSequence
+from longtail.encoders.ordered import FrozenSequence, read
 from longtail.errors import MissingExtra, ModelError, RecipeError
 from longtail.machine import need
 from longtail.parts import Arrays, Earlier, Encoder, Inputs, Network, Query, Tower, below
 from longtail.records import Cost, Sizes, record
 from longtail.types import Floats, Texts
 
-log = logging.getLogger("longtail")
 FLOPS = 5e10  # operations a second that its layers reach on a few cores
 
 
@@ -87,13 +85,7 @@ class Transformer(Encoder):
 
     def inputs(self, tokenizer: Pretrained, texts: Sequence[str]) -> Ordered:
         """Turn texts into token ids, and say how many were too long."""
-        ids, cut = tokenizer.ids(texts, self.max_tokens)
-        if cut:
-            log.warning(
-                "%d of %d texts have more than %d tokens and are cut there; encoder.max_tokens reads more",
-                cut, len(ids), self.max_tokens,
-            )  # fmt: skip
-        return Ordered(ids)
+        return read(tokenizer, texts, self.max_tokens)
 
     def start(self, tokenizer: Pretrained, inputs: Sequence[Inputs], seed: int) -> Arrays:
         """Read the weights."""
