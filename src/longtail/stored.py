@@ -22,12 +22,13 @@ from longtail.labels.journal import Journal
 from longtail.model import Model
 from longtail.stores.engine import Place
 from longtail.stores.memory import MemoryStore
+from longtail.stores.milvus import MilvusPlace
 from longtail.stores.postgres import PostgresPlace
 from longtail.stores.qdrant import QdrantPlace
 from longtail.types import Progress
 
 STORE = "LONGTAIL_STORE"  # the variable that names the store
-REMEDY = "write qdrant:///whole/path/of/a/folder or postgresql://user@host/database"
+REMEDY = "write qdrant:///whole/path/of/a/folder, postgresql://user@host/database, milvus://host or milvus:///a/path.db"
 
 
 def place_of(store: str, config: Mapping[str, Any]) -> Place:
@@ -39,6 +40,8 @@ def place_of(store: str, config: Mapping[str, Any]) -> Place:
         return QdrantPlace(Path(rest) / name)
     if scheme == "postgresql":
         return PostgresPlace(store, name)
+    if scheme == "milvus" and rest:
+        return MilvusPlace(store, name)
     raise DataError(f"{shown(store)!r} is not a store", remedy=REMEDY)
 
 

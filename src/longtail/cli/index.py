@@ -44,9 +44,9 @@ def index(
     store: Annotated[
         str | None,
         typer.Option(
-            help="Hand the vectors over to a store instead of a file of the model: qdrant:///path (extra `qdrant`) or "
-            "postgresql://user@host/database with pgvector (extra `postgres`); processes with LONGTAIL_STORE=… search "
-            "there."
+            help="Hand the vectors over to a store instead of a file of the model: qdrant:///path (extra `qdrant`), "
+            "postgresql://user@host/database with pgvector (extra `postgres`), milvus://host or milvus:///path.db "
+            "(extra `milvus`); processes with LONGTAIL_STORE=… search there."
         ),
     ] = None,
     json: Json = False,

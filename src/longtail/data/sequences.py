@@ -87,7 +87,7 @@ class Sequences:
         return tokenizer
 
     def ids(self, texts: Iterable[str], length: int) -> tuple[NDArray[np.int32], int]:
-        """Give the words of each text their ids, (N, T), filled up with 0 on the right, and count the texts that were cut."""
+        """Give words their ids, (N, T), filled up with 0 on the right, and count the texts that were cut."""
         blocks, cut, lines = [np.zeros((0, length), np.int32)], 0, cleaned(texts)
         while block := list(islice(lines, CHUNK)):
             found = [encoding.ids[: length + 1] for encoding in self.tokenizer.encode_batch_fast(block)]

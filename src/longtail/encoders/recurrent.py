@@ -22,8 +22,8 @@ from longtail.types import Floats
 class Recurrent(OrderedEncoder):
     """Settings of a bidirectional LSTM whose first state is learnt; a text's vector is the mean of its states.
 
-    [AttentionXML]'s code drops a fifth of the embeddings, the TailMix paper says one half. Word vectors start as long as
-    those of GloVe in 300 dimensions are, which that code reads: with a length of one the gates hardly open.
+    [AttentionXML]'s code drops a fifth of the embeddings, the TailMix paper says one half. Word vectors start about as
+    long as those of GloVe that it reads: with a length of one the gates hardly open.
     """
 
     part: ClassVar[str] = "recurrent"

@@ -20,7 +20,7 @@ from longtail.search.exact import largest
 from longtail.stores.memory import MemoryStore
 from longtail.types import Floats, Ints, Progress
 
-Engine = Literal["qdrant", "postgresql"]
+Engine = Literal["qdrant", "postgresql", "milvus"]
 
 
 @dataclass(frozen=True, eq=False)
