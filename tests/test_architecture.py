@@ -72,7 +72,7 @@ INSIDE = {
         "towers",
     ],
     "search": ["exact", "postings", "inverted", "quantised", "hnsw", "ivf", "nearest"],
-    "stores": ["memory", "engine", "qdrant", "postgres", "milvus"],
+    "stores": ["memory", "engine", "qdrant", "postgres", "milvus", "shards"],
     "scorers": [
         "texts",
         "wrapped",

@@ -35,8 +35,9 @@ from longtail.predictions import Groups, Predictor, Rules, finished, predict
 from longtail.scorers.added import Additions, similar_labels
 from longtail.search.inverted import Inverted
 from longtail.signatures import Signature
-from longtail.stored import STORE, open_journal, open_store
-from longtail.types import LabelMatrix, Texts, TopK, counted, joined
+from longtail.stored import STORE, hash_of, open_journal, open_store
+from longtail.stores.shards import PartQuery
+from longtail.types import Floats, Ints, LabelMatrix, Texts, TopK, counted, joined
 
 log = logging.getLogger("longtail")
 LARGE = 256 * 2**20  # bytes of a folder whose checksums are compared before it answers; a larger one answers meanwhile
@@ -74,7 +75,7 @@ class Index:
         self, folder: Path, model: Model, config: Mapping[str, Any], signature: Signature | None = None
     ) -> None:
         self.folder, self.model, self._signature = folder, model, signature
-        self.name = folder.resolve().name
+        self.name, self.hash = folder.resolve().name, hash_of(config)
         self._files = {name: value for name, value in config["files"].items() if name not in REPLACED}
         store = os.environ.get(STORE)
         opened = open_artefact(folder, model, config) if not store else open_store(folder, model, config, store)
@@ -186,6 +187,11 @@ class Index:
         rules = Rules(allow, deny, exclude, groups, now.removed).checked(len(queries), len(now.labels))
         top = predict(now.predictor, queries, min(k, len(now.labels)), rules)
         return finished(top, now.labels.texts, **chosen)
+
+    def nearest(self, asked: PartQuery) -> tuple[Ints, Floats]:
+        """Find the best labels of vectors in a part of the trained labels, for a process that shares them."""
+        self._sound()
+        return asked.search(None if self.model.vectors is None else self.model.vectors.store)
 
     def explanation(self, text: str, label: int) -> Explanation:
         """Return why a text gets a label."""

@@ -25,16 +25,22 @@ from longtail.stores.memory import MemoryStore
 from longtail.stores.milvus import MilvusPlace
 from longtail.stores.postgres import PostgresPlace
 from longtail.stores.qdrant import QdrantPlace
+from longtail.stores.shards import ShardsPlace
 from longtail.types import Progress
 
 STORE = "LONGTAIL_STORE"  # the variable that names the store
-REMEDY = "write qdrant:///whole/path/of/a/folder, postgresql://user@host/database, milvus://host or milvus:///a/path.db"
+REMEDY = "write qdrant:///whole/path, postgresql://user@host/database, milvus://host or shards://host1:8000,host2:8000"
+
+
+def hash_of(config: Mapping[str, Any]) -> str:
+    """Return what a model is called in every store."""
+    files = {name: value for name, value in config["files"].items() if name not in REPLACED and not OWN.fullmatch(name)}
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def place_of(store: str, config: Mapping[str, Any]) -> Place:
     """Return where a store keeps the vectors of a model."""
-    files = {name: value for name, value in config["files"].items() if name not in REPLACED and not OWN.fullmatch(name)}
-    name = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:32]
+    name = hash_of(config)
     scheme, _, rest = store.partition("://")
     if scheme == "qdrant" and Path(rest).is_absolute():
         return QdrantPlace(Path(rest) / name)
@@ -42,6 +48,8 @@ def place_of(store: str, config: Mapping[str, Any]) -> Place:
         return PostgresPlace(store, name)
     if scheme == "milvus" and rest:
         return MilvusPlace(store, name)
+    if scheme == "shards":
+        return ShardsPlace(store, name)
     raise DataError(f"{shown(store)!r} is not a store", remedy=REMEDY)
 
 
@@ -72,7 +80,7 @@ def build_store(
     trial, value = Trial(model), 0.0
     opened = place.open(own)
     try:
-        for effort in (*BEST_EFFORTS, 0):  # none: all labels are looked at
+        for effort in (*(BEST_EFFORTS if opened.has_graph else ()), 0):  # none: all labels are looked at
             value = trial.recall(opened.searching(effort))
             if value >= recall:
                 break

@@ -13,7 +13,8 @@ from typing import Any, Protocol, TypeAlias, cast
 from numpy.typing import NDArray
 
 from longtail.data.dataset import Labels
-from longtail.types import TopK
+from longtail.stores.shards import PartQuery
+from longtail.types import Floats, Ints, TopK
 
 
 class Index(Protocol):
@@ -53,6 +54,13 @@ class Index(Protocol):
         probabilities: bool = False,
     ) -> TopK:
         """Find the k best labels of each text."""
+
+    @property
+    def hash(self) -> str:
+        """What the model is called in every store of label vectors."""
+
+    def nearest(self, asked: PartQuery) -> tuple[Ints, Floats]:
+        """Find the best labels of vectors in a part of the trained labels, for a process that shares them."""
 
     def explain(self, text: str, label: int) -> dict[str, Any]:
         """Explain why a text gets a label."""

@@ -38,6 +38,8 @@ from longtail.serve.schemas import (
     ExplainRequest,
     FeedbackRequest,
     LabelsAnswer,
+    NearestAnswer,
+    NearestRequest,
     PredictAnswer,
     PredictRequest,
     RemoveRequest,
@@ -45,6 +47,7 @@ from longtail.serve.schemas import (
     UndoRequest,
 )
 from longtail.serve.settings import Limits
+from longtail.stores.shards import PartQuery
 
 MODEL = parameter("model", "Which model, by name.", {"type": "string", "maxLength": 200, "pattern": PRINTABLE})
 LABEL = parameter(
@@ -97,6 +100,22 @@ class Routes:
 
         def task() -> dict[str, Any]:
             return model.index.explain(request.text, _existing(model.index, request.label))
+
+        return Answer(encode(await self.batcher.call(task)))
+
+    async def nearest(self, scope: Scope, receive: Receive) -> Answer:
+        """Find the best labels of vectors in one part of the labels, for a service that shares them."""
+        request = await self.body(NearestRequest, scope, receive)
+        if request.part >= request.parts:
+            raise HTTPError(422, f"part: {request.part} of {request.parts}; parts are counted from 0")
+        model = next((one for one in self.registry.models.values() if one.index.hash == request.hash), None)
+        if model is None:
+            raise HTTPError(404, "no model with this hash is served here")
+        asked = PartQuery(request.vectors, request.k, request.part, request.parts, request.allow)
+
+        def task() -> dict[str, Any]:
+            labels, scores = model.index.nearest(asked)
+            return {"labels": labels, "scores": scores}
 
         return Answer(encode(await self.batcher.call(task)))
 
@@ -273,6 +292,7 @@ def register(app: FastAPI, routes: Routes) -> None:
     table: list[tuple[str, str, Handler, dict[str, Any]]] = [
         ("POST", "/v1/predict", routes.predict, documented(PredictAnswer, READ_ERRORS, body=PredictRequest)),
         ("POST", "/v1/explain", routes.explain, documented(Details, READ_ERRORS, body=ExplainRequest)),
+        ("POST", "/v1/nearest", routes.nearest, documented(NearestAnswer, READ_ERRORS, body=NearestRequest)),
         ("GET", "/v1/labels", routes.labels, documented(LabelsAnswer, READ_ERRORS, parameters=search)),
         ("POST", "/v1/labels", routes.add, documented(LabelsAnswer, WRITE_ERRORS, body=AddRequest)),
         ("DELETE", "/v1/labels", routes.remove, documented(LabelsAnswer, WRITE_ERRORS, body=RemoveRequest)),

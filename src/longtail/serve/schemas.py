@@ -113,6 +113,26 @@ class ExplainRequest(Request):
     label: LabelId
 
 
+class NearestRequest(Request):
+    """Vectors to find the labels of one part for: what services that share the labels of a model ask each other."""
+
+    hash: str = Field(pattern=r"^[0-9a-f]{32}$", description="The model's name in stores of label vectors.")
+    vectors: str = Field(
+        pattern=r"^[A-Za-z0-9+/]+={0,2}$", description="Numbers of four bytes, little-endian, row by row, in base64."
+    )
+    k: K
+    part: int = Field(ge=0, le=9999, description="Which part of the labels.")
+    parts: int = Field(ge=1, le=10_000, description="Into how many equal parts the labels are divided.")
+    allow: LabelIds | None = Field(None, description="Only these labels.")
+
+
+class NearestAnswer(BaseModel):
+    """The best labels of each vector, and their scores."""
+
+    labels: list[list[int]]
+    scores: list[list[float]]
+
+
 class NewLabel(BaseModel):
     """A label to add."""
 
@@ -195,6 +215,8 @@ SCHEMAS: tuple[type[BaseModel], ...] = (
     PredictRequest,
     PredictAnswer,
     ExplainRequest,
+    NearestRequest,
+    NearestAnswer,
     AddRequest,
     RemoveRequest,
     UndoRequest,

@@ -20,13 +20,14 @@ from longtail.search.exact import largest
 from longtail.stores.memory import MemoryStore
 from longtail.types import Floats, Ints, Progress
 
-Engine = Literal["qdrant", "postgresql", "milvus"]
+Engine = Literal["qdrant", "postgresql", "milvus", "shards"]
 
 
 @dataclass(frozen=True, eq=False)
 class EngineStore(MemoryStore, ABC):
     """Label vectors whose search is an engine's; chosen labels are scored by the rows of the model itself."""
 
+    has_graph: ClassVar[bool] = True  # whether it matters how far a graph is followed
     ef_search: int | None = None  # how far the graph is followed; None: all labels are looked at
 
     @property
