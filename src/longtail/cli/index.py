@@ -46,7 +46,8 @@ def index(
         typer.Option(
             help="Hand the vectors over to a store instead of a file of the model: qdrant:///path (extra `qdrant`), "
             "postgresql://user@host/database with pgvector (extra `postgres`), milvus://host or milvus:///path.db "
-            "(extra `milvus`), or shards://host1,host2, which are `longtail serve` of the same model; processes with LONGTAIL_STORE=… search there."
+            "(extra `milvus`), or shards://host1,host2: `longtail serve` of the same model; processes with "
+            "LONGTAIL_STORE=… search there."
         ),
     ] = None,
     json: Json = False,

@@ -106,11 +106,11 @@ class Routes:
     async def nearest(self, scope: Scope, receive: Receive) -> Answer:
         """Find the best labels of vectors in one part of the labels, for a service that shares them."""
         request = await self.body(NearestRequest, scope, receive)
-        if request.part >= request.parts:
-            raise HTTPError(422, f"part: {request.part} of {request.parts}; parts are counted from 0")
         model = next((one for one in self.registry.models.values() if one.index.hash == request.hash), None)
         if model is None:
             raise HTTPError(404, "no model with this hash is served here")
+        if request.part >= request.parts:
+            raise HTTPError(422, f"part: {request.part} of {request.parts}; parts are counted from 0")
         asked = PartQuery(request.vectors, request.k, request.part, request.parts, request.allow)
 
         def task() -> dict[str, Any]:
