@@ -43,6 +43,7 @@ def test_the_document_names_every_path(client):
     assert {(path, method) for path, item in document["paths"].items() for method in item} == {
         ("/v1/predict", "post"),
         ("/v1/explain", "post"),
+        ("/v1/nearest", "post"),
         ("/v1/labels", "get"),
         ("/v1/labels", "post"),
         ("/v1/labels", "delete"),

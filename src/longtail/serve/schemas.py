@@ -121,8 +121,8 @@ class NearestRequest(Request):
         pattern=r"^[A-Za-z0-9+/]+={0,2}$", description="Numbers of four bytes, little-endian, row by row, in base64."
     )
     k: K
-    part: int = Field(ge=0, le=9999, description="Which part of the labels.")
-    parts: int = Field(ge=1, le=10_000, description="Into how many equal parts the labels are divided.")
+    part: LabelId = Field(description="Which part of the labels, counted from 0.")
+    parts: K = Field(description="Into how many equal parts the labels are divided.")
     allow: LabelIds | None = Field(None, description="Only these labels.")
 
 
