@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small import small
+from small import board, small
 from test_cli import run
 
 import longtail as lt
-from longtail.continuing import continued_points, some_points
+from longtail.card import shown
+from longtail.continuing import continued_points, some_points, to_measure
 from longtail.data.dataset import from_rows
 
 ANIMALS = ("cat", "dog", "fox", "elk")
@@ -103,3 +104,32 @@ def test_the_command_shows_what_changed_and_keeps_changes_of_labels(tmp_path, be
     assert [json.loads(line)["labels"][0]["text"] for line in answer.splitlines()] == ["owl", "blue whale"]
     refused = run("train", "--data", tmp_path / "more.csv", "--out", tmp_path / "three")
     assert refused.returncode == 2 and "RECIPE" in refused.stderr
+
+
+def test_points_that_were_trained_on_are_left_out_or_named():
+    texts = [f"word{place} {'cat' if place % 2 else 'dog'}" for place in range(60)]
+    data = from_rows({"train": (texts, [["odd"] if place % 2 else ["even"] for place in range(60)])})
+    model, other = lt.fit("knn", data.train.take(np.arange(50))), lt.fit("knn", data.train.take(np.arange(55)))
+    points, notes = to_measure(model, data)
+    assert (points.name, len(points)) == ("test", 10)
+    assert notes == ["50 of 60 points have a text that the model was trained on, and are left out"]
+    assert len(to_measure(model, data, others=[other])[0]) == 5
+    points, (note,) = to_measure(model, data, "train")  # asked for by name
+    assert (points.name, len(points)) == ("train", 60) and "by heart" in note
+    assert "by heart" in to_measure(lt.fit("knn", data), data)[1][0]  # nothing is left
+    assert to_measure(model, data.train)[1] == []
+    result = lt.evaluate(model, data.train).to_dict()
+    assert (result["trained"], result["points"]) == (50, 60)
+    honest = lt.evaluate(model, data).to_dict()
+    assert (honest.get("trained"), honest["points"], honest["split"]) == (None, 10, "test")
+    assert shown([honest, result]) == honest and shown([result]) == result
+    fresh = from_rows({"train": (["new cat"], [["odd"]])})
+    assert to_measure(model, fresh)[0].name == "test" and to_measure(model, fresh)[1] == []
+
+
+def test_models_are_compared_by_the_frequencies_of_the_first():
+    data = board(80)
+    other = lt.fit("knn", data.take(np.arange(40)))
+    compared = lt.compare({"a": lt.fit("knn", data), "b": other}, data)
+    for metric in compared.pairs[0].metrics:
+        assert compared.evaluations["b"].values[metric.metric] == pytest.approx(metric.second, abs=1e-6)

@@ -6,15 +6,20 @@ are partial, as feedback is, it has both.
 
 from __future__ import annotations
 
-import numpy as np
-import scipy.sparse as sp
+from collections.abc import Iterable
 
-from longtail.data.dataset import Labels, Split
+import numpy as np
+import pyarrow.compute as pc
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from longtail.card import is_trained
+from longtail.data.dataset import Dataset, Labels, Split, chosen_split
 from longtail.errors import DataError
-from longtail.labels.matching import extended
+from longtail.labels.matching import extended, match_labels
 from longtail.model import Model
 from longtail.parts import Earlier
-from longtail.types import LabelMatrix, Texts, joined, no_pairs
+from longtail.types import LabelMatrix, Texts, counted, joined, no_pairs
 
 
 def continued_points(model: Model, new: Split) -> Split:
@@ -59,11 +64,41 @@ def earlier(model: Model) -> Earlier | None:
     return None if model.vectors is None else Earlier(model.vectors.arrays(), model.tokenizer)
 
 
+def seen(model: Model, points: Split) -> NDArray[np.bool_]:
+    """Return which points have a text that a model was trained on, as far as it keeps them: (N,)."""
+    if model.examples is None or points.texts is None:
+        return np.zeros(len(points), np.bool_)
+    return np.asarray(pc.is_in(points.texts.array, value_set=model.examples.texts.array), np.bool_)
+
+
 def unseen(model: Model, points: Split) -> Split:
     """Leave out points whose texts a model was trained on."""
-    known = set[str]() if model.examples is None else {*model.examples.texts}
-    mask = np.fromiter((text not in known for text in points.need_texts("a comparison")), np.bool_, len(points))
-    return points.take(np.flatnonzero(mask))
+    points.need_texts("a comparison")
+    return points.take(np.flatnonzero(~seen(model, points)))
+
+
+def to_measure(
+    model: Model, data: Dataset | Split, split: str | None = None, others: Iterable[Model] = ()
+) -> tuple[Split, list[str]]:  # fmt: skip
+    """Take the points to measure models of the same labels on, and what has to be said of them.
+
+    Of a data set these are the named split, or the test points. A file by itself is a test set, without the points that
+    one of the models was trained on, if any are left.
+    """
+    points = data if isinstance(data, Split) else data[split or chosen_split(data.splits)]
+    matched = match_labels(points, model.labels)
+    notes = [matched.describe()] if matched.unknown else []
+    if isinstance(data, Split):
+        return matched.split, notes
+    known = np.logical_or.reduce([seen(one, points) for one in (model, *others)])
+    alone, count = split is None and [*data.splits] == ["train"], int(known.sum())
+    note = f"{count:,} of {counted(len(points), 'point')} have a text that the model was trained on"
+    if alone and not known.all():
+        notes += [f"{note}, and are left out"] if count else []
+        return matched.split.take(np.flatnonzero(~known), "test"), notes
+    if is_trained(count, len(points)):
+        notes.append(f"{note}: figures show what it knows by heart, not how good it is")
+    return matched.split, notes
 
 
 def some_points(model: Model, labels: Labels, most: int, seed: int = 0) -> Split | None:

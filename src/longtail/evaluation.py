@@ -44,6 +44,7 @@ class Evaluation:
     bins: list[Bin]  # head first
     points: int
     propensity: Propensity
+    trained: int = 0  # points whose text the model was trained on
     dataset: str = ""  # what was measured on
     split: str = ""
     fingerprint: str = ""
@@ -58,6 +59,7 @@ class Evaluation:
             **{name: round(value, 4) for name, value in self.values.items()},
             "bins": [part.to_dict() for part in self.bins],
             "points": self.points,
+            **({"trained": self.trained} if self.trained else {}),
             "propensity": {"a": self.propensity.a, "b": self.propensity.b},
             **where,
         }

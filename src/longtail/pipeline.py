@@ -16,13 +16,13 @@ from longtail.auto.portfolio import Auto, portfolio
 from longtail.auto.search import Search
 from longtail.card import FEW as RARE
 from longtail.comparison import Comparison, Pair, intervals
-from longtail.continuing import continued_points, earlier
-from longtail.data.dataset import Dataset, Split, chosen_split, from_rows
+from longtail.continuing import continued_points, earlier, seen, to_measure
+from longtail.data.dataset import Dataset, Split, from_rows
 from longtail.data.tokens import WORD, Words
 from longtail.errors import BadArgument, DataError, ResourceError
 from longtail.evaluation import Evaluation
 from longtail.explanations import draw_examples
-from longtail.labels.matching import match_labels, padded, same_labels
+from longtail.labels.matching import padded, same_labels
 from longtail.labels.propensity import Propensity, frequencies
 from longtail.limits import cgroup
 from longtail.machine import memory_usage, numbers
@@ -272,30 +272,33 @@ def evaluate(
     return _evaluated(model, _matched(data, model), ks, bins, propensity)[1]
 
 
-def _matched(data: Dataset | Split, model: Model) -> Split:
-    """Take the test points, or the only split, with the labels of the model; say which labels it does not know."""
-    matched = match_labels(data[chosen_split(data.splits)] if isinstance(data, Dataset) else data, model.labels)
-    if matched.unknown:
-        log.warning("%s", matched.describe())
-    return matched.split
+def _matched(data: Dataset | Split, model: Model, others: Iterable[Model] = ()) -> Split:
+    """Take the points to measure models on, and say what has to be said of them."""
+    points, notes = to_measure(model, data, others=others)
+    for note in notes:
+        log.warning("%s", note)
+    return points
 
 
 def _evaluated(
-    model: Model, split: Split, ks: Sequence[int] = (1, 3, 5), bins: int = 3, propensity: Propensity | None = None
-) -> tuple[TopK, Evaluation]:
-    """Predict a split whose labels are matched and measure; returns the predictions too."""
-    top, counts = model.predict_split(split, max(ks)), padded(model.frequencies, split.labels)
-    propensity = propensity or Propensity.of(model.dataset)
+    model: Model, split: Split, ks: Sequence[int] = (1, 3, 5), bins: int = 3, propensity: Propensity | None = None,
+    like: Model | None = None,
+) -> tuple[TopK, Evaluation]:  # fmt: skip
+    """Predict a split whose labels are matched and measure, by the frequencies of `like`; predictions and metrics."""
+    like = like or model
+    top, counts = model.predict_split(split, max(ks)), padded(like.frequencies, split.labels)
+    propensity = propensity or Propensity.of(like.dataset)
     measured = measure(
-        top, split.targets, train_frequencies=counts, train_points=model.points,
+        top, split.targets, train_frequencies=counts, train_points=like.points,
         propensity=propensity, ks=ks, bin_count=bins,
     )  # fmt: skip
-    inverse, rows = propensity.inverse(counts, model.points), list[Reliability]()
+    inverse, rows = propensity.inverse(counts, like.points), list[Reliability]()
     if model.probabilities is not None:
         mask = top.labels >= 0
         rows = reliability(model.probabilities(top.scores[mask]), contains(split.targets, top.labels)[mask])
     return top, replace(
-        measured, dataset=split.dataset, split=split.name, fingerprint=split.fingerprint,
+        measured, trained=int(seen(model, split).sum()),
+        dataset=split.dataset, split=split.name, fingerprint=split.fingerprint,
         intervals=intervals(top, split.targets, inverse, ks), reliability=tuple(rows),
         examples=draw_examples(split.texts, split.targets, len(model.labels)),
     )  # fmt: skip
@@ -312,8 +315,8 @@ def compare(models: Mapping[str, Model], data: Dataset | Split) -> Comparison:
     for name, model in models.items():
         if not same_labels(model.labels, base.labels):
             raise DataError(f"the labels of {name} are not those of {first}", remedy="train both on the same data")
-    split = _matched(data, max(models.values(), key=lambda model: len(model.labels)))
-    found = {name: _evaluated(model, split) for name, model in models.items()}
+    split = _matched(data, max(models.values(), key=lambda model: len(model.labels)), models.values())
+    found = {name: _evaluated(model, split, like=base) for name, model in models.items()}
     (_, (top, _)), *others = found.items()
     inverse = Propensity.of(base.dataset).inverse(padded(base.frequencies, split.labels), base.points)
     pairs = {name: Pair.of(first, name, top, other, split, inverse) for name, (other, _) in others}

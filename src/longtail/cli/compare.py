@@ -45,7 +45,7 @@ def compare(
     pairs: tuple[Pair, ...] = ()
     if data is not None:
         widest = max(models.values(), key=lambda model: len(model.labels))
-        points = matched_points(source.load(data), split, widest)
+        points = matched_points(source.load(data), split, widest, models.values())
         with progress(f"evaluating {counted(len(models), 'model')} on {counted(len(points), 'point')}"):
             comparison = measure(models, points)
         pairs, figures = comparison.pairs, {name: one.to_dict() for name, one in comparison.evaluations.items()}
@@ -57,7 +57,7 @@ def compare(
         ]
         emit({"models": described, "differences": [pair.to_dict() for pair in pairs]})
         return
-    title = "Figures kept with the models, of their last evaluation"
+    title = "Figures kept with the models: of test points, or of their last evaluation"
     if data is not None:
         title = f"{data.name}, {points.name}, {counted(len(points), 'point')}"
     rows = [(name, *(one.get(metric, "–") for metric in METRICS), size(sizes[name])) for name, one in figures.items()]

@@ -6,7 +6,7 @@ import functools
 import inspect
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -106,15 +106,14 @@ def reads_data(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def matched_points(data: Dataset, split: str | None, model: Model) -> Split:
-    """Match the labels of a split, test or the only one by default, with those of a model; say what is unknown."""
-    from longtail.data.dataset import chosen_split
-    from longtail.labels.matching import match_labels
+def matched_points(data: Dataset, split: str | None, model: Model, others: Iterable[Model] = ()) -> Split:
+    """Take the points to measure a model on, with its labels, and say what has to be said of them."""
+    from longtail.continuing import to_measure
 
-    matched = match_labels(data[split or chosen_split(data.splits)], model.labels)
-    if matched.unknown:
-        say(matched.describe())
-    return matched.split
+    points, notes = to_measure(model, data, split, others)
+    for note in notes:
+        say(note)
+    return points
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def report(
     folders = {str(run) if alike else run.resolve().name: run for run in runs}
     models = {name: Model.load(run) for name, run in folders.items()}
     first = next(iter(models.values()))
-    points = matched_points(source.load(data), split, first)
+    points = matched_points(source.load(data), split, first, models.values())
     with progress(f"evaluating {counted(len(models), 'model')} on {counted(len(points), 'point')}"):
         comparison = compare(models, points)
         shown = dict(list(models.items())[:SERIES])

@@ -120,7 +120,8 @@ def _points(path: Path, problems: Problems, spelling: Spelling, reading: Reading
     partial = is_feedback(sample)
     if partial:
         sample, rows = judged(chain(sample, rows)), iter(())
-        problems.note(f"feedback: {counted(len(sample), 'text')} with a label that was called right")
+        left = "; what was only called wrong teaches nothing and is left out"
+        problems.note(f"feedback: {counted(len(sample), 'text')} with a label that was called right{left}")
         if not sample:
             raise problems.fatal(
                 "no points", "no label was called right", file=path, remedy="there is nothing to learn"
