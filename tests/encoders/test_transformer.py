@@ -268,3 +268,13 @@ def test_tmix_goes_on_from_the_mixed_layer(folder):
         expected = share * plain + (1 - share) * plain[partners]
         assert torch.allclose(found, expected, atol=1e-5) == (depth == 1.0)
     torch.testing.assert_close(hidden(*given), plain)  # nothing is left behind
+
+
+def test_frozen_layers_stay_as_they_are(folder):
+    model = fit(recipe_of(folder, frozen=1), corpus(40))
+    before = settings(folder).tokenizer(None, None, None).weights()
+    after = {name.removeprefix("encoder."): value for name, value in model.vectors.arrays().items()}
+    same = {name: np.array_equal(value, after[name]) for name, value in before.items() if name in after}
+    assert {name for name, kept in same.items() if kept} == {name for name in same if "encoder.layer.1" not in name}
+    with pytest.raises(RecipeError, match=r"--set encoder\.frozen=2"):
+        settings(folder, frozen=3).tokenizer(None, None, None)

@@ -48,6 +48,7 @@ class Transformer(Encoder):
     dropout: float = Field(default=0.1, ge=0, lt=1)  # of vectors and token states
     chunk: int = Field(default=512, ge=1)  # texts that are encoded at once; more are computed again on the way back
     learning_rate: float = Field(default=1e-4, gt=0)  # of its layers
+    frozen: int = Field(default=0, ge=0, le=100)  # the first layers, which stay as they are, with the vectors of tokens
     tokens: bool = False  # whether there is a state for each token, for classifiers that look at words
 
     @property
@@ -75,6 +76,8 @@ class Transformer(Encoder):
         depth = config.get("num_hidden_layers", config.get("n_layers"))
         if isinstance(depth, int) and self.layers > depth:
             raise RecipeError(f"{found.source} has {depth} layers: --set encoder.layers={depth}")
+        if isinstance(depth, int) and self.frozen > depth:
+            raise RecipeError(f"{found.source} has {depth} layers: --set encoder.frozen={depth}")
         if isinstance(limit, int) and self.max_tokens > limit:
             raise RecipeError(f"{found.source} takes {limit} tokens at most: --set encoder.max_tokens={limit}")
         return found

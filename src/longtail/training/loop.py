@@ -64,7 +64,8 @@ class Loop:
         self.epochs = max(settings.epochs, math.ceil(settings.min_steps / self.per_epoch))
         self.total = self.epochs * self.per_epoch
         self.steps = 0  # done: fewer than all of them where patience ends it
-        self.optimizer = Adam(network.dense.parameters(), self._scales())
+        trained = [part for part in network.dense.parameters() if part.requires_grad]
+        self.optimizer = Adam(trained, self._scales())
         self.best, self.stale, self.kept = -math.inf, 0, dict[str, NDArray[Any]]()
         self.norms = deque[float](maxlen=NORMS)
         self.averaged, self.averages = 0, dict[str, Tensor]()

@@ -85,7 +85,8 @@ class TrainedNetwork:
                 elif objective.classifier.hands_down:
                     for old in [old for old in before.terms if old.objective.classifier == objective.classifier][:1]:
                         term.take_over(old, rows=False)
-        self.tower.module.requires_grad_(not frozen)
+        if frozen:
+            self.tower.module.requires_grad_(False)
         self.dense = nn.ModuleDict({"tower": self.tower.module})
         for place, term in enumerate(self.terms):
             self.dense.update({f"{name}{place}": module for name, module in term.modules().items()})

@@ -32,6 +32,10 @@ class TransformerTower:
         self.settings, self.tables = settings, dict[str, Table]()
         tokenizer: Any = network.fit.tokenizer
         self.module: nn.Module = layers_of(tokenizer, start)
+        if settings.frozen:
+            self.module.requires_grad_(False)
+            for layer in stack_of(self.module)[settings.frozen :]:
+                layer.requires_grad_(True)
 
     def embed(self, inputs: Ordered) -> Tensor:
         """Look up the tokens: (B, T, D)."""
@@ -188,13 +192,18 @@ def by_length(
     return torch.cat(parts)[order.argsort()]
 
 
+def stack_of(module: nn.Module) -> list[nn.Module]:
+    """Return the layers of a transformer, the first one first."""
+    return list(max((part for part in module.modules() if isinstance(part, nn.ModuleList)), key=len))
+
+
 @contextmanager
 def between_layers(module: nn.Module, step: Step) -> Iterator[None]:
     """Let augmentations change what each layer gives, while it lasts."""
     if not any("layers" in part.acts_on for part in step.augmentations):
         yield
         return
-    stack = max((part for part in module.modules() if isinstance(part, nn.ModuleList)), key=len)
+    stack = stack_of(module)
 
     def hook(number: int) -> Callable[..., Any]:
         def changed(_: nn.Module, __: Any, out: Any) -> Any:
