@@ -174,7 +174,9 @@ def test_few_pairs_are_scored_in_parts_too(monkeypatch):
     whole = model.vectors.by_rows(query, rows, labels)
     monkeypatch.setattr(served, "CELLS", 50)
     np.testing.assert_allclose(model.vectors.by_rows(Query(query.texts), rows, labels), whole, rtol=1e-5, atol=1e-6)
-    assert model.vectors.known(query).tolist() == [[True], [True], [False]]
+    assert model.vectors.known(query).tolist() == [[True], [False], [False]]
+    assert np.ptp(model.vectors.by_rows(query, np.ones(30, np.int64), np.arange(30))) < 1e-5  # one word: all labels alike
+    assert (model.predict(["word2"], 3).labels == -1).all()
     assert model.vectors.tower.operations() > 1000
 
 
@@ -293,6 +295,6 @@ def test_long_and_empty_texts_and_labels_without_points(caplog):
     with caplog.at_level(logging.WARNING, "longtail"):
         model = lt.fit(recipe, replace(train, texts=Texts(texts), targets=targets))
     assert f"1 of 60 texts are longer than {recipe.encoder.max_tokens} words" in caplog.text
-    top = model.predict([texts[0], "", "word2"], 3)
+    top = model.predict([texts[0], "", "word2 word3"], 3)
     assert np.isfinite(top.scores[[0, 2]]).all()
     assert (top.labels[1] == -1).all()

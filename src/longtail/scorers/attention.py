@@ -69,11 +69,11 @@ class AttentionScorer(VectorScorer):
         return out
 
     def known(self, query: Query) -> NDArray[np.bool_]:
-        """Return which texts have a word: (N, 1)."""
-        return np.asarray((self._inputs(query).ids > 0).any(axis=1, keepdims=True), np.bool_)
+        """Return which texts have two words to choose from: (N, 1). Of a single one all labels see the same."""
+        return np.asarray((self._inputs(query).ids > 0).sum(axis=1, keepdims=True) > 1, np.bool_)
 
     def knows(self, query: Query) -> bool:
-        """Whether the only text has a word."""
+        """Whether the only text has two words to choose from."""
         return bool(self.known(query)[0, 0])
 
     def score_rows(self, query: Query, rows: Floats, bias: float, best: float) -> Floats:
