@@ -194,7 +194,8 @@ def by_length(
 
 def stack_of(module: nn.Module) -> list[nn.Module]:
     """Return the layers of a transformer, the first one first."""
-    return list(max((part for part in module.modules() if isinstance(part, nn.ModuleList)), key=len))
+    stacks = [list(part) for part in module.modules() if isinstance(part, nn.ModuleList)]
+    return max(stacks, key=len)
 
 
 @contextmanager
