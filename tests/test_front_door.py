@@ -56,10 +56,9 @@ def test_an_added_label_is_explained_by_its_text(model, tmp_path):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda model, name: lt.evaluate(model, name),
+        lt.evaluate,
         lambda model, name: lt.compare({"a": model}, name),
         lambda _, name: lt.fit("knn", name),
-        lambda _, name: lt.fit("knn", name, TAGS),
     ],
 )
 def test_the_name_of_a_file_is_no_data_set(model, wrong, call):

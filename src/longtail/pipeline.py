@@ -63,7 +63,7 @@ def fit(
     (0, 'cat')
     """
     scratch = None if scratch is None else Path(scratch)
-    if isinstance(train, str | Path):
+    if isinstance(train, Path) or (isinstance(train, str) and labels is None):
         need_data(train)
     if isinstance(train, Dataset):
         train = train.train
