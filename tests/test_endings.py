@@ -11,6 +11,7 @@ from conftest import ROOT
 from test_cli import run
 
 import longtail as lt
+from longtail.cli.report import Report
 from longtail.data.formats.single import ENDINGS
 from longtail.errors import Occupied
 
@@ -87,6 +88,15 @@ def test_one_thing_is_one(shop):
     done = run("data", "split", shop / "one.csv", shop / "parts")
     assert done.returncode == 3
     assert "a share of 0.1 of 1 training point leaves a split without points; give more points" in done.stderr
+    assert "not repaired: 1 thing wrong" in run("doctor", shop / "no_model").stderr
+
+
+def test_a_bin_of_one_label_is_drawn_so(shop):
+    data = lt.from_rows({"train": (["red cat", "old dog", "my fox"], [["cat"], ["dog"], ["fox"]])})
+    model = lt.fit("knn", data)
+    report = Report("a", "b", lt.compare({"one": model}, data), model.frequencies, ("one",))
+    drawing = next(iter(report._drawings().values()))
+    assert [name.partition("\n")[2] for name in drawing.args[0]] == ["1 label"] * 3
 
 
 def test_errors_outside_the_command_line_name_no_flags():
