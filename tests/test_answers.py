@@ -219,6 +219,11 @@ def test_json_rows_with_other_keys_are_not_cut(tmp_path: Path) -> None:
 def test_names_of_files_say_their_kind(tmp_path: Path) -> None:
     assert Target.of(Path("a.PARQUET")) == Target(Path("a.PARQUET"), "parquet", True)
     assert Target.of(Path("a.v2")).kind == "jsonl" and not Target.of(Path("a.v2")).single
+    for name in ("o.xlsx", "o.json", "o.txt", "o.csv.gz"):
+        with pytest.raises(
+            DataError, match=r"is not written; end the name with \.jsonl, \.ndjson, \.csv, \.tsv, \.parquet"
+        ):
+            Target.of(Path(name))
     with pytest.raises(DataError, match=r"a\.csv is not parquet"):
         Target.of(Path("a.csv"), "parquet")
     (tmp_path / "empty.csv").write_text("title\n")

@@ -144,18 +144,6 @@ def test_labels_are_added_from_a_table(folder):
     assert [json.loads(line)["text"] for line in done.stdout.splitlines()] == ["grey wolf", "brown bear"]
 
 
-def test_progress_is_told_in_lines_without_a_terminal(capsys, monkeypatch):
-    from longtail.cli import console
-
-    clock = iter([0.0, 3.0, 11.0, 11.0, 15.0])
-    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
-    plain = console.Console(stderr=True, force_terminal=False, width=80)
-    with patch.object(console, "stderr", plain), console.progress("reading") as step:
-        for done in (1, 50, 60):
-            step(f"{done} rows", done, 100)
-    assert capsys.readouterr().err == "reading\nreading: 50 rows (50%)\n"
-
-
 def test_models_side_by_side(folder):
     data = folder / "d"
     for name, setting in (("one", "lexical.share=1"), ("two", "lexical.share=0")):

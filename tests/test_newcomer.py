@@ -255,6 +255,6 @@ def test_convert_makes_a_file(tmp_path: Path) -> None:
     for name in ("train", "test"):
         (tmp_path / "d" / f"{name}.csv").write_text('text,labels\na,"[""x, y""]"\n')
     two = run("data", "convert", tmp_path / "d", tmp_path / "c.csv")
-    assert two.returncode == 3 and "--split" in two.stderr
+    assert two.returncode == 3 and "choose a split" in two.stderr
     assert run("data", "convert", tmp_path / "d", tmp_path / "c.csv", "--split", "test").returncode == 0
     assert lt.load(tmp_path / "c.csv").labels.texts.tolist() == ["x, y"]  # type: ignore[union-attr]

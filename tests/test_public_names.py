@@ -9,8 +9,8 @@ import longtail
 
 NAMES = {
     "DataError", "Dataset", "Evaluation", "Index", "LongtailClassifier", "LongtailError", "Model", "ModelError",
-    "Recipe", "RecipeError", "ResourceError", "Split", "TopK", "compare", "evaluate", "find_recipe", "fit", "load",
-    "write",
+    "Recipe", "RecipeError", "ResourceError", "Split", "TopK", "compare", "evaluate", "find_recipe", "fit",
+    "from_rows", "load", "write",
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from longtail.data.dataset import Dataset, Split
+    from longtail.data.dataset import Dataset, Split, from_rows
     from longtail.data.formats import load, write
     from longtail.errors import DataError, LongtailError, ModelError, RecipeError, ResourceError
     from longtail.estimator import LongtailClassifier
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from longtail.types import TopK
 
 _PLACES = {
-    "longtail.data.dataset": ("Dataset", "Split"),
+    "longtail.data.dataset": ("Dataset", "Split", "from_rows"),
     "longtail.data.formats": ("load", "write"),
     "longtail.errors": ("DataError", "LongtailError", "ModelError", "RecipeError", "ResourceError"),
     "longtail.estimator": ("LongtailClassifier",),
@@ -44,8 +44,8 @@ _WHERE = {name: module for module, names in _PLACES.items() for name in names}
 __version__ = "0.1.0"
 __all__ = [
     "DataError", "Dataset", "Evaluation", "Index", "LongtailClassifier", "LongtailError", "Model", "ModelError",
-    "Recipe", "RecipeError", "ResourceError", "Split", "TopK", "compare", "evaluate", "find_recipe", "fit", "load",
-    "write",
+    "Recipe", "RecipeError", "ResourceError", "Split", "TopK", "compare", "evaluate", "find_recipe", "fit",
+    "from_rows", "load", "write",
 ]  # fmt: skip
 
 

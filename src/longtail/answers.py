@@ -1,4 +1,4 @@
-"""QUERIES → FILE: the rows of a table with their predicted labels, as JSON lines, CSV or Parquet.
+"""QUERIES → FILE: the rows of a table with their predicted labels, as JSON lines, CSV, TSV or Parquet.
 
 Rows are written in shards of a fixed size, each whole or not there, so that a run that was stopped continues with the
 first shard that is missing: no row is lost, none comes twice. At the end the shards become one file, or a folder.
@@ -25,14 +25,16 @@ import pyarrow.parquet as pq
 
 from longtail.answering import Answer
 from longtail.data.dataset import Labels
+from longtail.data.formats.single import no_other_file
 from longtail.data.queries import Feed, Queries
-from longtail.errors import DataError
+from longtail.errors import DataError, Occupied
 from longtail.files import read_json, write_json
 from longtail.types import Progress, TopK
 from longtail.whole import whole_file
 
 SHARD = 65_536  # rows of a shard
-KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
+SEPARATORS = {"csv": ",", "tsv": "\t"}
 ADDED = ("labels", "label_ids", "scores")
 JOB = "job.json"
 SCRATCH = re.compile(r"\.?(part-\d+\.|job\.json).*")
@@ -44,13 +46,15 @@ class Target:
     """Where answers go: one file, or a folder of shards."""
 
     out: Path
-    kind: str  # jsonl, csv or parquet
+    kind: str  # jsonl, csv, tsv or parquet
     single: bool
 
     @classmethod
     def of(cls, out: Path, kind: str | None = None) -> Target:
         """Read a path: a known ending is one file, any other a folder of shards (JSON lines unless said otherwise)."""
         known = KINDS.get(out.suffix.lower())
+        if known is None:
+            no_other_file(out, KINDS)
         if known is not None and kind not in (None, known):
             raise DataError(f"{out.name} is not {kind}", remedy=f"end the name with .{kind}, or give a folder")
         return cls(out, known or kind or "jsonl", known is not None)
@@ -58,11 +62,11 @@ class Target:
     def check(self, force: bool) -> None:
         """Refuse to replace what is there, unless asked to; other things than answers are never touched."""
         if self.out.exists() and not force:
-            raise DataError("exists already", file=self.out, remedy="choose another --out, or pass --force")
+            raise Occupied("exists already", file=self.out, remedy="choose another place, or replace this: force=True")
         if self.out.is_dir() and (self.single or any(not SHARDS.fullmatch(file.name) for file in self.out.iterdir())):
-            raise DataError("a folder with other things is here", file=self.out, remedy="choose another --out")
+            raise DataError("a folder with other things is here", file=self.out, remedy="choose another place")
         if self.out.is_file() and not self.single:
-            raise DataError("a file is here", file=self.out, remedy="choose another --out")
+            raise DataError("a file is here", file=self.out, remedy="choose another place")
 
     @property
     def scratch(self) -> Path:
@@ -103,11 +107,17 @@ def write_answers(
                 write_shard(partial, queries, answer, labels, target.kind, state, told)
                 write_json(target.scratch / JOB, job | state)  # the columns are known before the shard is there
         if not target.shard(0).is_file():
-            raise DataError("no texts in the input", remedy="give at least one row")
+            shutil.rmtree(target.scratch)  # or it would stand in the way of an input with texts
+            raise no_texts(feed)
         state["rows"] = seen[0]
         write_json(target.scratch / JOB, job | state)
     _finish(target, force)
     return int(state["rows"])
+
+
+def no_texts(feed: Feed) -> DataError:
+    """Say that there is nothing to answer."""
+    return DataError("no texts in the input", file=feed.path or "", remedy="give at least one row")
 
 
 def _begin(target: Target, job: dict[str, Any], force: bool) -> dict[str, Any]:
@@ -115,12 +125,12 @@ def _begin(target: Target, job: dict[str, Any], force: bool) -> dict[str, Any]:
     file = target.scratch / JOB
     if target.scratch.exists():
         if any(not SCRATCH.fullmatch(entry.name) for entry in target.scratch.iterdir()):
-            raise DataError("other things are here", file=target.scratch, remedy="choose another --out")
+            raise DataError("other things are here", file=target.scratch, remedy="choose another place")
         before = read_json(file, DataError) if file.is_file() else {}
         if not force and before and any(before.get(key) != value for key, value in job.items()):
-            raise DataError(
-                "an unfinished run with another input, model or settings is here", file=target.scratch,
-                remedy="repeat that command, pass --force to begin anew, or choose another --out",
+            raise Occupied(
+                "an unfinished run with another input, model or settings is here, and only those continue it",
+                file=target.scratch, remedy="choose another place, or begin anew: force=True",
             )  # fmt: skip
         if before and not force and "size" in job:  # what came through a pipe cannot be told from other input
             for rest in target.scratch.glob(".part-*"):
@@ -180,12 +190,12 @@ def write_shard(
     """
     count = 0
     with path.open("w", encoding="utf-8", newline="") as file, _row_groups(path) as add:
-        table = csv.writer(file, lineterminator="\n")
+        table = csv.writer(file, delimiter=SEPARATORS.get(kind, ","), lineterminator="\n")
         for queries in blocks:
             top = answer(queries)
             if kind == "jsonl":
                 file.writelines(json_lines(queries, top, labels))
-            elif kind == "csv":
+            elif kind in SEPARATORS:
                 rows = queries.rows()
                 columns = _columns(state, rows)
                 if count == 0:
@@ -327,7 +337,7 @@ def _finish(target: Target, force: bool) -> None:
         with whole_file(target.out) as partial, partial.open("wb") as joined:
             for number, shard in enumerate(shards):
                 with shard.open("rb") as file:
-                    if number and target.kind == "csv":
+                    if number and target.kind in SEPARATORS:
                         _skip_header(file, shards[0])
                     shutil.copyfileobj(file, joined, 1 << 20)
     shutil.rmtree(target.scratch)
@@ -335,8 +345,9 @@ def _finish(target: Target, force: bool) -> None:
 
 def _skip_header(file: io.BufferedReader, first: Path) -> None:
     """Leave the header out of a shard of CSV: all have the same."""
+    separator = SEPARATORS[first.suffix[1:]]
     with first.open(encoding="utf-8", newline="") as text:
-        header = next(csv.reader(text))
+        header = next(csv.reader(text, delimiter=separator))
     written = io.StringIO()
-    csv.writer(written, lineterminator="\n").writerow(header)
+    csv.writer(written, delimiter=separator, lineterminator="\n").writerow(header)
     file.seek(len(written.getvalue().encode()))

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.data.dataset import Split
-from longtail.evaluation import Evaluation
+from longtail.evaluation import Evaluation, aligned
 from longtail.markup import html_table
 from longtail.types import LabelMatrix, TopK, best_of, contains
 
@@ -249,8 +249,17 @@ class Comparison:
         """Return a row for each model: its name and its metrics."""
         return [(name, *(one.values[metric] for metric in metrics)) for name, one in self.evaluations.items()]
 
+    def _tables(self) -> list[tuple[str, Sequence[str], Sequence[tuple[Any, ...]]]]:
+        """Return the tables that show it, each with its title, heads and rows."""
+        pairs = [(f"{pair.second} instead of {pair.first}", DIFFERENCES, pair.rows()) for pair in self.pairs]
+        return [("", ("%", *METRICS), self.rows()), *pairs]
+
+    def __str__(self) -> str:
+        shown = []
+        for title, heads, rows in self._tables():
+            cells = [[f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
+            shown.append(f"{title}\n{aligned([heads, *cells])}".lstrip())
+        return "\n\n".join(shown)
+
     def _repr_html_(self) -> str:
-        tables = [html_table(("%", *METRICS), self.rows())]
-        for pair in self.pairs:
-            tables.append(html_table(DIFFERENCES, pair.rows(), f"{pair.second} instead of {pair.first}"))
-        return "".join(tables)
+        return "".join(html_table(heads, rows, title) for title, heads, rows in self._tables())

@@ -84,13 +84,13 @@ class Evaluation:
         return rows, bin_rows
 
     def __str__(self) -> str:
-        return "\n\n".join(_aligned(rows) for rows in self._tables())
+        return "\n\n".join(aligned(rows) for rows in self._tables())
 
     def _repr_html_(self) -> str:
         return "".join(html_table(heads, rows) for heads, *rows in self._tables())
 
 
-def _aligned(rows: list[list[str]]) -> str:
+def aligned(rows: Sequence[Sequence[str]]) -> str:
     """Align the first column to the left and the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     template = "  ".join([f"{{:<{widths[0]}}}", *(f"{{:>{width}}}" for width in widths[1:])])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from longtail.data.dataset import Labels
 from longtail.data.tokens import WORD, Words
-from longtail.errors import DataError
+from longtail.labels.lookup import find_label
 from longtail.labels.propensity import bins
 from longtail.parts import Query, Scorer
 from longtail.predictions import Predictor
@@ -125,11 +125,10 @@ class Reasons:
         self.model = model
 
     def explanation(
-        self, text: str, label: int, predictor: Predictor, labels: Labels, removed: Set[int] = frozenset()
+        self, text: str, asked: str | int, predictor: Predictor, labels: Labels, removed: Set[int] = frozenset()
     ) -> Explanation:
         """Return why a text gets a label: one of `labels`, new ones included, as a predictor scores it."""
-        if not 0 <= label < len(labels):
-            raise DataError(f"there is no label {label}", remedy=f"use 0 to {len(labels) - 1}")
+        label = find_label(labels, asked)
         model, chosen = self.model, np.array([label])
 
         def score(words: str) -> float:

@@ -193,14 +193,13 @@ class Index:
         self._sound()
         return asked.search(None if self.model.vectors is None else self.model.vectors.store)
 
-    def explanation(self, text: str, label: int) -> Explanation:
-        """Return why a text gets a label."""
+    def explanation(self, text: str, label: str | int) -> Explanation:
+        """Return why a text gets a label, given as number, raw id or text."""
         self._sound()
-        self._existing([label])
         now = self._now
         return self._reasons.explanation(text, label, now.predictor, now.labels, now.removed)
 
-    def explain(self, text: str, label: int) -> dict[str, Any]:
+    def explain(self, text: str, label: str | int) -> dict[str, Any]:
         """Return why a text gets a label, in plain values."""
         return self.explanation(text, label).to_dict()
 

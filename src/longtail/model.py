@@ -21,7 +21,7 @@ from longtail.arrays import matrix_arrays, matrix_of
 from longtail.card import shown, trial_rows, untried, write_card
 from longtail.data.dataset import Labels, Split
 from longtail.data.tokens import Words
-from longtail.errors import DataError, ModelError, RecipeError, ResourceError, one_line
+from longtail.errors import BadArgument, DataError, ModelError, RecipeError, ResourceError, one_line
 from longtail.explanations import Reasons
 from longtail.files import (
     read_arrays,
@@ -173,8 +173,8 @@ class Model:
             )
         return chosen | {"limits": self.held_out.thresholds(decision, frequencies)}
 
-    def explain(self, text: str, label: int) -> dict[str, Any]:
-        """Return why a text gets a label, in plain values."""
+    def explain(self, text: str, label: str | int) -> dict[str, Any]:
+        """Return why a text gets a label, given as number, raw id or text, in plain values."""
         return self._reasons.explanation(text, label, self.predictor, self.labels).to_dict()
 
     @cached_property
@@ -360,6 +360,13 @@ def _open_member(recipe: Recipe, arrays: Mapping[str, NDArray[Any]], tokenizer: 
 def _same(one: Path, other: Path) -> bool:
     """Return whether two files hold the same."""
     return one.is_file() and checksum(one) == checksum(other)
+
+
+def need_model(given: object) -> None:
+    """Refuse what is no model: the name of a folder, or an index."""
+    if not isinstance(given, Model):
+        how = "open its folder with lt.Model.load; of an index `index.model` is the model without labels added later"
+        raise BadArgument(f"a model is needed, not {type(given).__name__}", remedy=how)
 
 
 def strings(texts: Iterable[str]) -> list[str]:

@@ -17,7 +17,7 @@ from longtail.auto.search import Search
 from longtail.card import FEW as RARE
 from longtail.comparison import Comparison, Pair, intervals
 from longtail.continuing import continued_points, earlier, seen, to_measure
-from longtail.data.dataset import Dataset, Split, from_rows
+from longtail.data.dataset import Dataset, Split, from_rows, need_data
 from longtail.data.tokens import WORD, Words
 from longtail.errors import BadArgument, DataError, ResourceError
 from longtail.evaluation import Evaluation
@@ -27,7 +27,7 @@ from longtail.labels.propensity import Propensity, frequencies
 from longtail.limits import cgroup
 from longtail.machine import memory_usage, numbers
 from longtail.metrics import evaluate as measure
-from longtail.model import Examples, Model
+from longtail.model import Examples, Model, need_model
 from longtail.parts import Earlier, Query, Run, Scorer, VoiceScorer
 from longtail.probabilities import Reliability, fit_probabilities, reliability
 from longtail.recipe import Recipe, find_recipe
@@ -49,7 +49,7 @@ VALIDATION, MAX_VALIDATION, MIN_POINTS = 0.1, 3000, 20  # points to choose by; t
 
 def fit(
     recipe: str | Recipe | Auto, train: Dataset | Split | Iterable[str], labels: Iterable[Any] | None = None, *,
-    sep: str | None = None, scratch: Path | None = None, progress: Progress | None = None,
+    sep: str | None = None, scratch: str | Path | None = None, progress: Progress | None = None,
     continue_from: Model | None = None,
     budget: float | str | None = None,
 ) -> Model:  # fmt: skip
@@ -62,6 +62,9 @@ def fit(
     >>> fit("knn", ["red cat", "old dog"], [["red", "cat"], ["dog"]]).predict(["my cat"], k=1)[0][0][:2]
     (0, 'cat')
     """
+    scratch = None if scratch is None else Path(scratch)
+    if isinstance(train, Path) or (isinstance(train, str) and labels is None):
+        need_data(train)
     if isinstance(train, Dataset):
         train = train.train
     if not isinstance(train, Split):
@@ -269,11 +272,13 @@ def evaluate(
     P, nDCG, recall, PSP, PSnDCG, coverage, and each bin's share; with intervals, and how far probabilities come true.
     Labels are matched with those of the model by name or raw id; what the model does not know counts as missed.
     """
+    need_model(model)
     return _evaluated(model, _matched(data, model), ks, bins, propensity)[1]
 
 
 def _matched(data: Dataset | Split, model: Model, others: Iterable[Model] = ()) -> Split:
     """Take the points to measure models on, and say what has to be said of them."""
+    need_data(data)
     points, notes = to_measure(model, data, others=others)
     for note in notes:
         log.warning("%s", note)
@@ -309,10 +314,11 @@ def compare(models: Mapping[str, Model], data: Dataset | Split) -> Comparison:
 
     Points are as in `evaluate`. A model that continues the first one may have more labels.
     """
-    if not models:
+    if not isinstance(models, Mapping) or not models:
         raise BadArgument("there are no models to compare", remedy="give them by name: {'a': model}")
     first, base = next(iter(models.items()))
     for name, model in models.items():
+        need_model(model)
         if not same_labels(model.labels, base.labels):
             raise DataError(f"the labels of {name} are not those of {first}", remedy="train both on the same data")
     split = _matched(data, max(models.values(), key=lambda model: len(model.labels)), models.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import longtail as lt
@@ -128,3 +129,31 @@ def test_no_error_of_the_library_names_a_flag(tmp_path):
     with pytest.raises(DataError) as error:
         model.save(tmp_path / "run")
     assert "--" not in str(error.value) and "force=True" in str(error.value)
+
+
+@pytest.mark.parametrize("gap", [None, float("nan"), np.float32("nan"), pd.NA])
+def test_numbers_with_a_gap_are_whole_numbers(gap):
+    data = lt.from_rows({"train": (["a", "b", "c"], [1.0, gap, [np.float32(2), gap]])})
+    assert data.labels.texts.tolist() == ["1", "2"]
+    assert data.train.targets.toarray().tolist() == [[1, 0], [0, 0], [0, 1]]
+
+
+def test_a_column_of_whole_numbers_may_have_gaps():
+    column = pd.Series([1, None, 3])
+    for tags in (column, column.astype("Int64")):
+        data = lt.Dataset.from_frame(pd.DataFrame({"text": ["a", "b", "c"], "tags": tags}), labels="tags")
+        assert data.labels.texts.tolist() == ["1", "3"]
+
+
+def test_other_numbers_are_no_labels():
+    with pytest.raises(BadArgument, match=r"a label of point 0 is 1\.5, of type float; give names or whole numbers"):
+        lt.from_rows({"train": (["a"], [1.5])})
+
+
+@pytest.mark.parametrize("tags", [[7, None, 3], [[7.0], [], [3.0, float("nan")]], [7.0, float("nan"), 3.0]])
+def test_a_table_of_whole_numbers_may_have_gaps(tmp_path, tags):
+    frame = pd.DataFrame({"text": ["red cat", "old dog", "wild fox"], "tags": tags})
+    frame.to_parquet(tmp_path / "fl.parquet")
+    data = lt.load(tmp_path / "fl.parquet")
+    assert data.labels.texts.tolist() == ["3", "7"]
+    assert data.train.targets.toarray().tolist() == [[0, 1], [0, 0], [1, 0]]

@@ -59,10 +59,11 @@ def predict_many(
 ) -> None:
     """Predict the texts of many files into a folder."""
     from longtail.answers import KINDS
+    from longtail.data.formats.single import OTHERS
     from longtail.engines.batches import MANIFEST, PredictShard, model_hash, opened, predict_shards
     from longtail.engines.places import Place, shards
 
-    if out is None or Path(out).suffix in KINDS:
+    if out is None or Path(out).suffix.lower() in {*KINDS, *OTHERS}:
         found = "many files need a folder for their answers" if out is None else f"{out} names one file"
         raise DataError(found, remedy="give a folder with --out")
     place, entries = shards(source)

@@ -5,17 +5,27 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TaskProgressColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -47,35 +57,93 @@ def hush(quiet: bool) -> Iterator[None]:
         stderr.quiet = False
 
 
-EVERY = 10  # seconds between lines of progress where there is no terminal
+EVERY = 10.0  # seconds between lines of progress where there is no terminal
+FIXED = 16  # characters of a line with a bar: the spinner, the percentage, the time left, and blanks
+ELAPSED, WIDE = 8, 60  # characters of the time that has passed, and from which width it is shown
 
 
 @contextmanager
 def progress(what: str) -> Iterator[types.Progress]:
     """Show a bar with the time left on a terminal, and plain lines elsewhere; yields step(name, done, total)."""
     if not stderr.is_terminal:
-        say(what)
-        said = [time.monotonic()]
-
-        def step(name: str, done: int, total: int) -> None:
-            if time.monotonic() - said[0] >= EVERY:
-                said[0] = time.monotonic()
-                say(f"{what}: {name}" + (f" ({done / total:.0%})" if total else ""))
-
-        yield step
+        with _Lines(what) as lines:
+            yield lines.step
         return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
+    wide = stderr.width >= WIDE
+    bar = max(8, min(40, stderr.width // 5))
+    taken = FIXED + bar + (ELAPSED if wide else 0)
+    times = (TimeElapsedColumn(), TimeRemainingColumn()) if wide else (TimeRemainingColumn(),)
+    columns = (SpinnerColumn(), _What(taken), BarColumn(bar), TaskProgressColumn(), *times)
     with Progress(*columns, console=stderr, transient=True) as bars:
-        task = bars.add_task(escape(what), total=None)
+        task = bars.add_task(what, total=None)
         yield lambda name, done, total: bars.update(
-            task, description=escape(f"{what}: {name}"), completed=done, total=total or None
+            task, description=f"{what}: {name}", completed=done, total=total or None
         )
+
+
+class _What(ProgressColumn):
+    """What is being done, shortened so that the other columns, which take so many characters, have their place."""
+
+    def __init__(self, taken: int) -> None:
+        super().__init__()
+        self.taken = taken
+
+    def render(self, task: Task) -> Text:
+        """Show the end of the description: it says how far it is."""
+        return Text(ending(task.description, max(8, stderr.width - self.taken)), no_wrap=True)
+
+
+def ending(text: str, room: int) -> str:
+    """Shorten a text from its beginning to so many characters of a terminal.
+
+    >>> ending("fitting: epoch 3", 10), ending("fitting", 10)
+    ('…: epoch 3', 'fitting')
+    """
+    if cell_len(text) <= room:
+        return text
+    text = text[-room:]
+    while cell_len(text) >= room:
+        text = text[1:]
+    return f"…{text}"
+
+
+class _Lines:
+    """A line when something begins, and one every ten seconds, whether it tells how far it is or not."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self.told = what, ""
+        self.began = self.said = time.monotonic()
+        self._lock, self._over = threading.Lock(), threading.Event()
+        self._timer = threading.Thread(target=self._wait, name="longtail-progress", daemon=True)
+
+    def __enter__(self) -> _Lines:
+        say(self.what)
+        with suppress(RuntimeError, MemoryError):  # where memory is short there are fewer lines
+            self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._timer.is_alive():
+            self._timer.join()
+
+    def step(self, name: str, done: int, total: int) -> None:
+        """Take how far it is, and say it if it is time to."""
+        self.told = f": {name}" + (f" ({done / total:.0%})" if total else "")
+        self._say()
+
+    def _wait(self) -> None:
+        """Say from time to time how long it has taken."""
+        while not self._over.wait(max(0.01, self.said + EVERY - time.monotonic())):
+            self._say(passed=True)
+
+    def _say(self, *, passed: bool = False) -> None:
+        """Print a line, unless there was one a moment ago."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self.said >= EVERY:
+                self.said = now
+                say(self.what + self.told + (f", {duration(now - self.began)} so far" if passed else ""))
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import typer
 from longtail.cli.console import emit, progress, say, table
 from longtail.cli.options import READ, Source, known_format, reads_data
 from longtail.errors import DataError
+from longtail.types import counted
 
 if TYPE_CHECKING:
     from longtail.data.dataset import Dataset
@@ -125,14 +126,9 @@ def check(
     for kind, count in sorted(report.counts.items()):
         say(f"{count:,} × {kind}")
     errors = sum(count for kind, count in report.counts.items() if kind in error_kinds)
-    say(f"{_plural(errors, 'error')}, {_plural(sum(report.counts.values()) - errors, 'warning')}")
+    say(f"{counted(errors, 'error')}, {counted(sum(report.counts.values()) - errors, 'warning')}")
     if report.errors or (strict and report.warnings):
         raise typer.Exit(DataError.exit_code)
-
-
-def _plural(count: int, what: str) -> str:
-    """Format a count with its noun: 2 errors."""
-    return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
 @app.command()
@@ -151,30 +147,26 @@ def convert(
             callback=known_format,
         ),
     ] = None,
-    split: Annotated[str | None, typer.Option(help="The split that one file gets: train, validation or test.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Write this split alone, as one file must: train, validation or test.")
+    ] = None,
     force: Force = False,
     source: Source,
 ) -> None:
     """Write a data set in another format; what the format cannot hold is refused, never dropped."""
     from longtail.data.formats import write
-    from longtail.data.formats.single import ending_of, write_file
+    from longtail.data.formats.single import chosen_ending, only_split
 
-    ending = ending_of(out)
-    if ending is not None and format not in (None, ending[1:].removesuffix(".gz")):
-        raise DataError(f"{out.name} is not {format}", remedy=f"end the name with .{format}, or give a folder")
-    data = source.load(path)
-    if ending is None:
-        with progress(f"writing {out}"):
-            write(data, out, format or "jsonl", force=force)
-        say(f"wrote {out} ({format or 'jsonl'}), fingerprint {data.fingerprint}")
-        return
-    if split is None and len(data.splits) > 1:
-        found = f"one file holds one split, and there are {', '.join(data.splits)}"
-        raise DataError(found, file=path, remedy="choose with --split, or give a folder")
-    points = data[split or next(iter(data.splits))]
+    single = chosen_ending(out, format) is not None
+    loaded = source.load(path)
+    data = loaded if split is None else loaded.with_splits(loaded[split])
     with progress(f"writing {out}"):
-        write_file(points, out, force=force)
-    say(f"wrote {out}: {len(points):,} points of {points.name}, labels by name")
+        write(data, out, format, force=force)
+    if not single:
+        say(f"wrote {out} ({format or 'jsonl'}), fingerprint {data.fingerprint}")
+    else:
+        points = only_split(data)
+        say(f"wrote {out}: {counted(len(points), 'point')} of {points.name}, labels by name")
 
 
 @app.command()
@@ -200,6 +192,9 @@ def split(
     if to in data.splits:
         raise DataError(f"{data.name} has a {to} split already", file=path, remedy="nothing to do")
     train, heldout = data.train.divide(share, seed=seed)
+    if not len(train) or not len(heldout):
+        found = f"a share of {share} of {counted(len(data.train), 'training point')} leaves a split without points"
+        raise DataError(found, file=path, remedy="give more points, or another --share")
     others = [part for name, part in data.splits.items() if name != "train"]
     write(data.with_splits(train, heldout.named(to.value), *others), out, format, force=force)
     say(f"wrote {out}: train {len(train):,}, {to} {len(heldout):,}")

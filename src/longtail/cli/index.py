@@ -13,6 +13,7 @@ from longtail.cli.models import Json, Run
 from longtail.cli.options import Trusted
 from longtail.cli.sign import say_stale
 from longtail.errors import DataError, ModelError
+from longtail.types import counted
 
 if TYPE_CHECKING:
     from longtail.explanations import Explanation, Word
@@ -208,7 +209,7 @@ def doctor(
         else:
             typer.echo(f"{finding.wrong}: {finding.mended}" if finding.mended else finding.wrong)
     wrong = sum(not finding.mended for finding in findings)
-    say(f"{run} is sound" if not wrong else f"{wrong} things are wrong and were not repaired")
+    say(f"{run} is sound" if not wrong else f"not repaired: {counted(wrong, 'thing')} wrong")
     if wrong:
         raise typer.Exit(ModelError.exit_code)
 

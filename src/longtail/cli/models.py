@@ -70,10 +70,14 @@ def predict(
     split: ChosenSplit = None,
     out: Annotated[
         str | None,
-        typer.Option("--out", "-o", help="Write .jsonl, .csv or .parquet; any other name is a folder of such files."),
+        typer.Option(
+            "--out",
+            "-o",
+            help="Write .jsonl, .csv, .tsv or .parquet; a name without an ending is a folder of such files.",
+        ),
     ] = None,
     format: Annotated[
-        Literal["jsonl", "csv", "parquet"] | None, typer.Option("--format", "-f", help="The files of a folder.")
+        Literal["jsonl", "csv", "tsv", "parquet"] | None, typer.Option("--format", "-f", help="The files of a folder.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace --out, or begin anew.")] = False,
     engine: AnEngine = None,
@@ -122,7 +126,7 @@ def predict(
 
 def _print_answers(feed: Feed, answer: Callable[[Queries], TopK], labels: Labels) -> None:
     """Print a JSON line for each row; progress of a file is shown where the lines do not go to a terminal."""
-    from longtail.answers import json_lines
+    from longtail.answers import json_lines, no_texts
 
     quiet = feed.path is None or sys.stdout.isatty()
     done = 0
@@ -132,7 +136,9 @@ def _print_answers(feed: Feed, answer: Callable[[Queries], TopK], labels: Labels
             sys.stdout.flush()
             done += len(queries)
             if step is not None:
-                step(f"{done:,} rows", feed.position(), feed.total)
+                step(counted(done, "row"), feed.position(), feed.total)
+    if not done:
+        raise no_texts(feed)
 
 
 @reads_data

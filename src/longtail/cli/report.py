@@ -187,7 +187,7 @@ class Report:
         from longtail.report import FEW, draw_curves, draw_frequencies, draw_groups, draw_pareto
 
         shown = {name: self.comparison.evaluations[name] for name in self.series}
-        groups = [f"{part.name}\n{part.labels:,} labels" for part in list(shown.values())[-1].bins]
+        groups = [f"{part.name}\n{counted(part.labels, 'label')}" for part in list(shown.values())[-1].bins]
         series = {name: recalls(one) for name, one in shown.items()}
         drawings: Drawings = {
             f"Head, torso and tail hold about equally many pairs: {BINS}.": partial(

@@ -230,6 +230,36 @@ class Dataset:
             yield from split.parts()
 
     @staticmethod
+    def from_rows(
+        splits: Mapping[str, tuple[Iterable[str], Iterable[Any]]],
+        *,
+        label_texts: LabelTexts = None,
+        sep: str | None = None,
+        name: str = "data",
+    ) -> Dataset:
+        """Build a data set from Python lists of texts and their labels, names or numbers.
+
+        Names are the texts of the labels, unless `label_texts` gives the texts: by name, or as a list, whose places
+        numbers mean. A string is one label, or several with `sep` between them.
+
+        >>> from_rows({"train": (["red cat", "old dog"], [["red", "cat"], ["dog"]])}).labels.texts.tolist()
+        ['cat', 'dog', 'red']
+        """
+        rows = {split: rows_of_labels(column, sep) for split, (_, column) in splits.items()}
+        names = LabelNames.of((row for own in rows.values() for row in own), label_texts)
+        labels = Labels(len(names.texts), names.texts, names.ids)
+        built = {}
+        for split, (column, _) in splits.items():
+            texts, targets = texts_of(column), names.targets(rows[split])
+            if len(texts) != targets.shape[0]:
+                raise BadArgument(
+                    f"{counted(len(texts), 'text')} and labels for {counted(targets.shape[0], 'text')}",
+                    remedy="give labels to each text; an empty list where it has none",
+                )
+            built[split] = Split(split, labels, targets, no_pairs(targets.shape), texts)
+        return Dataset(labels, built, name)
+
+    @staticmethod
     def from_frame(
         frame: Any,
         text: str | Sequence[str] = "text",
@@ -250,7 +280,7 @@ class Dataset:
         Dataset(data: train 2; 3 labels)
         """
         rows = frame_rows(frame, [text] if isinstance(text, str) else list(text), labels, split)
-        return from_rows(rows, label_texts=label_texts, sep=sep, name=name)
+        return Dataset.from_rows(rows, label_texts=label_texts, sep=sep, name=name)
 
     def _repr_html_(self) -> str:
         rows = []
@@ -294,6 +324,13 @@ def chosen_split(names: Iterable[str]) -> str:
     """Return the split to answer or to evaluate where none is named: test, or the only one."""
     first, *others = [*names] or ["test"]
     return "test" if others else first
+
+
+def need_data(given: object) -> None:
+    """Refuse what is no data set: the name of a file above all."""
+    if not isinstance(given, Dataset | Split):
+        how = f'lt.load("{given}")' if isinstance(given, str | Path) else "lt.from_rows, or lt.Dataset.from_frame"
+        raise BadArgument(f"a data set is needed, not {type(given).__name__}", remedy=f"make one: {how}")
 
 
 def open_dataset(path: str | Path) -> Dataset:
@@ -343,34 +380,7 @@ def open_dataset(path: str | Path) -> Dataset:
     return data
 
 
-def from_rows(
-    splits: Mapping[str, tuple[Iterable[str], Iterable[Any]]],
-    *,
-    label_texts: LabelTexts = None,
-    sep: str | None = None,
-    name: str = "data",
-) -> Dataset:
-    """Build a data set from Python lists of texts and their labels, names or numbers.
-
-    Names are the texts of the labels, unless `label_texts` gives the texts: by name, or as a list, whose places numbers
-    mean. A string is one label, or several with `sep` between them.
-
-    >>> from_rows({"train": (["red cat", "old dog"], [["red", "cat"], ["dog"]])}).labels.texts.tolist()
-    ['cat', 'dog', 'red']
-    """
-    rows = {split: rows_of_labels(column, sep) for split, (_, column) in splits.items()}
-    names = LabelNames.of((row for own in rows.values() for row in own), label_texts)
-    labels = Labels(len(names.texts), names.texts, names.ids)
-    built = {}
-    for split, (column, _) in splits.items():
-        texts, targets = texts_of(column), names.targets(rows[split])
-        if len(texts) != targets.shape[0]:
-            raise BadArgument(
-                f"{counted(len(texts), 'text')} and labels for {counted(targets.shape[0], 'text')}",
-                remedy="give labels to each text; an empty list where it has none",
-            )
-        built[split] = Split(split, labels, targets, no_pairs(targets.shape), texts)
-    return Dataset(labels, built, name)
+from_rows = Dataset.from_rows
 
 
 def _check_lengths(data: Dataset) -> None:

@@ -22,7 +22,7 @@ SEPARATORS = (";", "|")  # that a list of labels in one string is hardly without
 def texts_of(column: Iterable[Any]) -> Texts:
     """Take a column of texts; what is missing is an empty text, and line breaks become spaces."""
     if isinstance(column, str):
-        raise BadArgument("one text was given", remedy="give a list of texts")
+        raise BadArgument("one text was given", remedy="give a list of texts; lt.load reads a file")
     out = []
     for place, text in enumerate(column):
         if not isinstance(text, str) and not missing(text):
@@ -32,12 +32,23 @@ def texts_of(column: Iterable[Any]) -> Texts:
 
 
 def missing(value: Any) -> bool:
-    """Return whether a cell holds nothing: None, or a number that is none.
+    """Return whether a cell holds nothing: None, a number that is none, or what pandas writes into a gap.
 
     >>> missing(None), missing(float("nan")), missing(""), missing(0)
     (True, True, False, False)
     """
-    return value is None or (isinstance(value, float) and value != value)  # noqa: PLR0124 (NaN)
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float | np.floating) and bool(value != value)  # noqa: PLR0124 (NaN)
+
+
+def whole(value: Any) -> Any:
+    """Return a whole float as an integer, which it was before a gap in its column made it a float.
+
+    >>> whole(2.0), whole(2.5), whole("2.0")
+    (2, 2.5, '2.0')
+    """
+    return int(value) if isinstance(value, float | np.floating) and value.is_integer() else value
 
 
 def rows_of_labels(column: Iterable[Any], sep: str | None = None) -> list[Row]:
@@ -66,6 +77,7 @@ def rows_of_labels(column: Iterable[Any], sep: str | None = None) -> list[Row]:
 
 def _label(entry: Any, place: int) -> str | int:
     """Check one label: a name, or a whole number."""
+    entry = whole(entry)
     if isinstance(entry, str):
         return " ".join(entry.split())
     if isinstance(entry, int | np.integer) and not isinstance(entry, bool):

@@ -25,7 +25,7 @@ from longtail.data.formats.columns import Reading
 from longtail.data.queries import Feed, Queries, open_feed
 from longtail.engines.places import HIDDEN, Entry, Place
 from longtail.engines.pools import Cluster, Result, run
-from longtail.errors import DataError, ModelError
+from longtail.errors import DataError, ModelError, Occupied
 from longtail.folder import answers_by, checksum, read_config
 from longtail.index import Index
 from longtail.labels.journal import FILE
@@ -44,7 +44,7 @@ class PredictShard:
     source: Place
     out: Place
     settings: PredictSettings
-    kind: str  # jsonl, csv or parquet
+    kind: str  # jsonl, csv, tsv or parquet
     text: str | None = None  # the column of texts
     format: str | None = None  # of the input
     trusted: tuple[str, ...] | None = None  # keys that must have signed the model
@@ -169,9 +169,9 @@ def _check(task: PredictShard, files: list[Entry]) -> None:
             found = f"{before} and {entry.name} would both become {task.output(entry.name)}"
             raise DataError(found, file=task.source.address, remedy="choose one of them by a pattern")
     if task.kind not in KINDS.values():
-        raise DataError(f"{task.kind} is not written", remedy="choose jsonl, csv or parquet")
+        raise DataError(f"{task.kind} is not written", remedy="choose jsonl, csv, tsv or parquet")
     if task.out.address.rstrip("/") == task.source.address.rstrip("/"):
-        raise DataError("the texts are here", file=task.out.address, remedy="choose another --out")
+        raise DataError("the texts are here", file=task.out.address, remedy="choose another place")
 
 
 def _begin(task: PredictShard, files: list[Entry], force: bool) -> dict[str, Result]:
@@ -179,11 +179,11 @@ def _begin(task: PredictShard, files: list[Entry], force: bool) -> dict[str, Res
     there = {entry.name: entry.size for entry in task.out.entries()}
     before = task.out.read(JOB)
     if before is None and any(not HIDDEN.search(name) for name in there):
-        raise DataError("other things are here", file=task.out.address, remedy="choose another --out")
+        raise DataError("other things are here", file=task.out.address, remedy="choose another place")
     if before is not None and before != task.job and not force:
-        raise DataError(
+        raise Occupied(
             "answers of another model or of other settings are here", file=task.out.address,
-            remedy="repeat that command, pass --force to replace them, or choose another --out",
+            remedy="choose another place, or replace them: force=True",
         )  # fmt: skip
     if force:
         for noted in [name for name in there if name.startswith(f"{DONE}/")]:

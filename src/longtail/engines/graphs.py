@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.engines.pools import Cluster, Result, run
-from longtail.errors import DataError, ResourceError
+from longtail.errors import DataError, Occupied, ResourceError
 from longtail.files import read_json, write_json
 from longtail.labels.blocks import check_cut
 from longtail.labels.spilled import Entries, GraphSettings, head_of, join_rows, write_entries, write_rows
@@ -82,9 +82,9 @@ def _begin(scratch: Path, job: dict[str, Any], force: bool) -> None:
         if before == job and not force:
             return
         if not force:
-            raise DataError(
-                "an unfinished graph of other data or settings is here", file=scratch,
-                remedy="repeat that command, pass --force to begin anew, or choose another --out",
+            raise Occupied(
+                "an unfinished graph of other data or settings is here, and only those continue it", file=scratch,
+                remedy="choose another place, or begin anew: force=True",
             )  # fmt: skip
         shutil.rmtree(scratch)
     write_json(scratch / JOB, job)

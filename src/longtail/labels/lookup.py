@@ -13,12 +13,16 @@ from longtail.errors import DataError
 from longtail.types import Texts
 
 
-def find_label(labels: Labels, query: str) -> int:
+def find_label(labels: Labels, query: str | int) -> int:
     """Return the number of a label, given as number, raw id or text (in any case); suggest texts if there is none.
 
     >>> find_label(Labels(2, Texts(["red cat", "old dog"])), "Old dog")
     1
     """
+    if not isinstance(query, str):
+        if isinstance(query, int | np.integer) and 0 <= query < len(labels):
+            return int(query)
+        raise DataError(f"there is no label {query!r}", remedy=f"use 0 to {len(labels) - 1}, a raw id or a text")
     query = " ".join(query.split())
     if query.isdecimal() and int(query) < len(labels):
         return int(query)

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from longtail.errors import DataError
+from longtail.errors import DataError, Occupied
 from longtail.files import read_json, write_json
 from longtail.whole import check_target, discard, hold, sweep
 
@@ -32,7 +32,9 @@ def training(out: Path, scratch: Path, *, force: bool) -> Iterator[None]:
             scratch.mkdir()
         handle = hold(scratch)
         if handle is None and scratch.exists():
-            raise DataError("another training is writing here", file=out, remedy="wait for it, or give another --out")
+            raise DataError(
+                "another training is writing here", file=out, remedy="wait for it, or choose another folder"
+            )
     try:
         sweep(out.parent, out.name)
         sweep(out.parent, scratch.name)
@@ -51,9 +53,7 @@ def training(out: Path, scratch: Path, *, force: bool) -> Iterator[None]:
 def _check(out: Path, *, force: bool) -> None:
     """Refuse a finished model, and what is no model."""
     if (out / "config.json").exists() and not force:
-        raise DataError(
-            "a finished model is here", file=out, remedy="pass --force to replace it, or choose another --out"
-        )
+        raise Occupied("a finished model is here", file=out, remedy="choose another folder, or replace it: force=True")
     check_target(out, force=force)
 
 
@@ -72,9 +72,9 @@ def begin(scratch: Path, run: dict[str, Any]) -> bool:
     if before is not None and all(before.get(name) == run.get(name) for name in ("recipe", "data", "earlier")):
         return True
     if before is not None and not run["force"]:
-        raise DataError(
-            "an unfinished run with other settings or data is here", file=scratch,
-            remedy="run it again with the same settings, pass --force to start anew, or choose another --out",
+        raise Occupied(
+            "an unfinished run with other settings or data is here, and only those continue it", file=scratch,
+            remedy="choose another folder, or begin anew: force=True",
         )  # fmt: skip
     for entry in scratch.iterdir() if run["force"] else ():
         if entry.is_dir():

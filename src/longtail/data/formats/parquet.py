@@ -120,7 +120,7 @@ def _points(path: Path, reading: Reading, problems: Problems) -> Points:
     parts = [_strings(columns[name], name, place, problems) for name in found.text]
     texts = parts[0] if len(parts) == 1 else [" ".join(some).strip() for some in zip(*parts, strict=True)]
     column, name = _decoded(columns[str(found.labels)]), str(found.labels)
-    if _is_text(column.type) or pa.types.is_integer(column.type):
+    if _is_text(column.type) or _is_number(column.type) or _holds_floats(column.type):
         cells = split_labels(column.to_pylist(), reading.sep, place, problems)
         counts, labels, _ = typed(
             place, [len(row) for row in cells.rows], [label for row in cells.rows for label in row], None, problems
@@ -161,7 +161,7 @@ def _lists(column: Any, name: str, place: Place, problems: Problems) -> tuple[ND
     kind = column.type
     if pa.types.is_null(kind):
         column = pa.array([None] * len(column), pa.list_(pa.int64()))
-    elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+    elif not _is_list(kind):
         remedy = "write a list column"
         raise problems.fatal("wrong type", f"column {name} of type {kind}", file=place.file, remedy=remedy)
     _no_nulls(column, name, place, problems)
@@ -185,7 +185,7 @@ def _weights(column: Any, counts: NDArray[np.int64], place: Place, problems: Pro
     if column is None:
         return None
     sizes, flat = _lists(column, "weights", place, problems)
-    if not (pa.types.is_floating(flat.type) or pa.types.is_integer(flat.type)) and len(flat):
+    if not _is_number(flat.type) and len(flat):
         remedy = "write numbers in [0, 1]"
         raise problems.fatal("wrong type", f"weights are lists of {flat.type}", file=place.file, remedy=remedy)
     wrong = sizes != counts
@@ -216,6 +216,21 @@ def _no_nulls(column: Any, name: str, place: Place, problems: Problems) -> None:
         for row in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)):
             line = place.line(int(row))
             problems.error("wrong type", f"no {name}", file=place.file, line=line, remedy="fill it, or drop the row")
+
+
+def _is_number(kind: Any) -> bool:
+    """Return whether an Arrow type holds numbers."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _holds_floats(kind: Any) -> bool:
+    """Return whether an Arrow type holds lists of floats, which may be whole."""
+    return _is_list(kind) and bool(pa.types.is_floating(kind.value_type))
+
+
+def _is_list(kind: Any) -> bool:
+    """Return whether an Arrow type holds lists."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _is_text(kind: Any) -> bool:

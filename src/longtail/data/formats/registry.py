@@ -15,6 +15,7 @@ from longtail.data.formats.columns import Reading
 from longtail.data.formats.lines import tidy
 from longtail.data.formats.rows import Raw, assemble
 from longtail.data.formats.sidecars import add_sidecars
+from longtail.data.formats.single import chosen_ending, only_split, write_file
 from longtail.data.formats.sparse import canonical
 from longtail.data.formats.survey import Survey, find_format, look_at
 from longtail.data.problems import Problems
@@ -112,19 +113,27 @@ def read(path: Path, format: str | None, reading: Reading, problems: Problems) -
 def write(
     data: Dataset,
     path: str | Path,
-    format: str,
+    format: str | None = None,
     *,
+    split: str | None = None,
     force: bool = False,
     augmentation: Mapping[str, object] | None = None,
 ) -> None:
     """Write a data set as a folder in the named format, whole or not at all; refuse what the format cannot hold.
 
+    A name that ends with .jsonl, .csv, .tsv or .parquet is one file, with the points of one split and labels by name.
     Texts are written as loading would give them: on one line, with single blanks. `augmentation` says how training
     points were made; it is kept beside them with the number of the originals, so that loading can mark the others.
     """
-    if format not in FORMATS:
+    if format is not None and format not in FORMATS:
         raise DataError(f"unknown format {format!r}", remedy=nearest(format, FORMATS))
-    data = tidied(data)
+    single = chosen_ending(Path(path), format) is not None
+    format, data = format or "jsonl", tidied(data if split is None else data.with_splits(data[split]))
+    if single:
+        if augmentation is not None:
+            raise DataError("one file cannot hold how points were made", remedy="write a folder")
+        write_file(only_split(data), Path(path), force=force)
+        return
     kind = FORMATS[format]
     if not kind.writable:
         raise DataError(f"{format} can be read, but not written", remedy="use csv, which it opens")

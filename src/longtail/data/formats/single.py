@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from longtail.data.dataset import Labels, Split
+from longtail.data.dataset import Dataset, Labels, Split
 from longtail.data.formats.cells import MARKS
 from longtail.data.formats.lines import write_packed
 from longtail.data.formats.lines import write_texts as write_lines
 from longtail.data.formats.values import shortest
-from longtail.errors import DataError
+from longtail.errors import BadArgument, DataError, Occupied
 from longtail.whole import whole_file
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".csv", ".tsv", ".parquet")
+OTHERS = (  # of files that people expect and that are not written
+    ".json", ".ndjson", ".txt", ".xlsx", ".xls", ".xlsm", ".ods", ".feather", ".pq", ".html", ".xml", ".gz", ".zip",
+    ".jsonl", ".csv", ".tsv", ".parquet",
+)  # fmt: skip
 
 
 def ending_of(path: Path) -> str | None:
@@ -34,13 +39,42 @@ def ending_of(path: Path) -> str | None:
     return next((ending for ending in ENDINGS if path.name.lower().endswith(ending)), None)
 
 
+def no_other_file(path: Path, written: Iterable[str]) -> None:
+    """Refuse a name that looks like a file of a kind that is not written: it would become a folder."""
+    if path.suffix.lower() in OTHERS and not path.is_dir():
+        endings = ", ".join(written)
+        raise BadArgument(
+            f"{path.name}: {path.suffix} is not written", remedy=f"end the name with {endings}; a folder has no ending"
+        )
+
+
+def chosen_ending(path: Path, format: str | None) -> str | None:
+    """Return the ending of one file to write, None for a folder; refuse one that the format is not for."""
+    ending = ending_of(path)
+    if ending is None:
+        no_other_file(path, ENDINGS)
+    elif format not in (None, ending[1:].removesuffix(".gz")):
+        raise BadArgument(f"{path.name} is not {format}", remedy=f"end the name with .{format}, or give a folder")
+    return ending
+
+
+def only_split(data: Dataset) -> Split:
+    """Return the split that one file gets: the only one."""
+    if len(data.splits) != 1:
+        found = f"one file holds one split, and there are {', '.join(data.splits)}"
+        raise DataError(found, remedy="choose a split, or give a folder")
+    return next(iter(data.splits.values()))
+
+
 def write_file(split: Split, path: Path, *, force: bool = False) -> None:
     """Write the points of a split to one file, whole or not at all; refuse what a file alone cannot hold."""
     ending = ending_of(path)
     if ending is None:
         raise DataError(f"no known ending in {path.name}", remedy=f"end the name with one of {', '.join(ENDINGS)}")
-    if path.exists() and (not force or path.is_dir()):
-        raise DataError("exists already", file=path, remedy="choose another name or pass --force")
+    if path.is_dir():
+        raise DataError("a folder is here", file=path, remedy="choose another name")
+    if path.exists() and not force:
+        raise Occupied("exists already", file=path, remedy="choose another name, or replace this file: force=True")
     if split.excluded.nnz:
         raise DataError("one file cannot hold the pairs that a filter leaves out", remedy="write a folder")
     rows = _rows(split)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from longtail.data.formats.lines import clean, has_surrogate
 from longtail.data.formats.rows import Place
 from longtail.data.problems import Problems
+from longtail.data.rows import missing, whole
 
 Labels = NDArray[np.int64] | list[str]
 
@@ -41,6 +42,8 @@ def typed(
 ) -> tuple[NDArray[np.int64], Labels, NDArray[np.float64] | None]:
     """Turn flat labels into ids or texts, and weights into numbers; wrong types are reported and dropped.
 
+    Whole floats are ids too; beside floats what is missing is no label.
+
     >>> from pathlib import Path
     >>> typed(Place(Path("a"), [1, 2]), [1, 2], [0, 5, 3], None, Problems())
     (array([1, 2]), array([0, 5, 3]), None)
@@ -48,11 +51,14 @@ def typed(
     size = np.array(counts, np.int64)
     wrong: set[int] = set()
     kinds = set(map(type, labels))
+    if float in kinds:  # of a column with gaps
+        labels = [whole(label) for label in labels]
+        wrong = {n for n, label in enumerate(labels) if missing(label)}
+        kinds = {type(label) for n, label in enumerate(labels) if n not in wrong}
     if not kinds <= {int} and not kinds <= {str}:
         expected = int if next((type(label) for label in labels if type(label) in (int, str)), int) is int else str
-        _report(
-            place, size, [n for n, label in enumerate(labels) if type(label) is not expected], labels, problems, wrong
-        )
+        bad = [n for n, label in enumerate(labels) if type(label) is not expected and n not in wrong]
+        _report(place, size, bad, labels, problems, wrong)
     if values is not None and not set(map(type, values)) <= {int, float}:
         bad = [n for n, value in enumerate(values) if type(value) not in (int, float)]
         _report(place, size, bad, values, problems, wrong, what="weight", remedy="use numbers in [0, 1]")
