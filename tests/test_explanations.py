@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+from small import small
+
+import longtail as lt
 from longtail.data.tokens import Words
 from longtail.explanations import carried
+from longtail.index import Index
 
+SHOP = {"food": ("pasta sauce", "tomato bread", "fresh cheese"), "car": ("tyre oil", "brake lamp", "fresh seat")}
 FUNCTION = frozenset({"of", "an", "the"})
 
 
@@ -47,3 +53,47 @@ def test_a_vocabulary_knows_the_function_words_of_its_languages():
     assert words.function == {"the", "of", "an", "in", "a"}
     german = Words.fit(["die Farbe der Wand", "das Haus und der Hof"] * 9 + ["the"])
     assert german.function == {"die", "der", "das", "und"}
+
+
+@pytest.fixture(scope="module", params=["knn", "linear"])
+def by_words(request):
+    rows = [(f"{text} {extra}", [name]) for name, texts in SHOP.items() for text in texts for extra in ("red", "new")]
+    return lt.fit(request.param, *map(list, zip(*rows * 3, strict=True)))
+
+
+def test_the_best_label_of_a_text_has_words_that_carried_it(by_words, tmp_path):
+    by_words.save(tmp_path / "run")
+    index = Index.load(tmp_path / "run")
+    label = index.predict(["pasta sauce fresh"], 1)
+    reasons = index.explanation("pasta sauce fresh", int(label.labels[0, 0]))
+    assert reasons.label_text == "food" and reasons.score == pytest.approx(float(label.scores[0, 0]), abs=1e-5)
+    found = {word.word: word.score for word in reasons.words}
+    assert min(found["pasta"], found["sauce"]) > 0.01 and found["fresh"] < min(found["pasta"], found["sauce"])
+
+
+def test_words_carry_labels_that_came_after_training_too(by_words, tmp_path):
+    by_words.save(tmp_path / "run")
+    index = Index.load(tmp_path / "run")
+    (new,) = index.add(["purple parrot"])
+    found = {word.word: word.score for word in index.explanation("purple parrot", new).words}
+    assert found["purple"] > 0.1 < found["parrot"]
+
+
+def test_margins_beyond_those_that_suffice_are_told_from_each_other():
+    names = {"food": "pasta sauce tomato bread cheese".split(), "car": "brake lamp tyre oil seat".split()}
+    rows = [(f"{word} {extra}", [name]) for name, words in names.items() for word in words for extra in ("red", "new")]
+    model = lt.fit("linear", *map(list, zip(*rows * 10, strict=True)))
+    label = int(model.predict(["pasta sauce tomato"], 1).labels[0, 0])
+    scores = [model.predictor.score(text, label) for text in ("pasta sauce tomato", "pasta sauce", "sauce tomato")]
+    assert scores == [1, 1, 1]
+    assert all(word["score"] > 0.05 for word in model.explain("pasta sauce tomato", label)["words"])
+
+
+def test_where_there_are_vectors_a_word_is_worth_what_the_score_loses_without_it():
+    rows = [(text, [name]) for name, texts in SHOP.items() for text in texts]
+    model = lt.fit(small("frugal", lexical=None, linear=None, augment=[]), *map(list, zip(*rows * 5, strict=True)))
+    assert model.vectors is not None
+    for word in model.explain("pasta fresh", 0)["words"]:
+        rest = "pasta fresh".replace(word["word"], " " * len(word["word"]))
+        lost = model.predictor.score("pasta fresh", 0) - model.predictor.score(rest, 0)
+        assert word["score"] == pytest.approx(lost, abs=1e-5)

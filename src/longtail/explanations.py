@@ -1,7 +1,7 @@
 """TEXT + LABEL → REASONS: the words that carried a prediction, what is near the text, and what is known of the label.
 
-A word's share is what the score loses without it, scored anew: that works for every recipe. A word with a subject
-that adds to the score carries its phrase, the function words before it, and none of these gets more than the phrase.
+A word's share is what the score loses without it, scored anew: that works for every recipe. Words alone score by the
+best label of each text, which is no measure then: see `Predictor.parts_of`. A word with a subject that adds to the score carries its phrase, the function words before it, and none of these gets more than the phrase.
 """
 
 from __future__ import annotations
@@ -130,15 +130,9 @@ class Reasons:
         """Return why a text gets a label: one of `labels`, new ones included, as a predictor scores it."""
         if not 0 <= label < len(labels):
             raise DataError(f"there is no label {label}", remedy=f"use 0 to {len(labels) - 1}")
-        model, chosen = self.model, np.array([label])
-
-        def score(words: str) -> float:
-            own, scores = predictor.within(words, chosen)
-            return float(scores[0]) if len(own) else 0.0
-
+        model, value = self.model, predictor.score(text, label)
         found, _ = predictor.one(text, min(RANKED, len(labels)))
         ranks = [place for place in found.tolist() if place not in removed]
-        value = score(text)
         return Explanation(
             text=text,
             label=label,
@@ -148,7 +142,7 @@ class Reasons:
             rank=ranks.index(label) + 1 if label in ranks else None,
             frequency=int(model.frequencies[label]) if label < len(model.frequencies) else 0,
             bin=self.bin(label),
-            words=carried(text, score, model.words.function),
+            words=carried(text, predictor.parts_of(text, label), model.words.function),
             points=self.near_points(text, label),
             label_texts=self.near_labels(text, labels),
             neighbours=self.neighbours(label, labels),
