@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+
 import pytest
+from conftest import ROOT
 from small import small
 
 import longtail as lt
@@ -55,6 +60,40 @@ def test_a_vocabulary_knows_the_function_words_of_its_languages():
     assert german.function == {"die", "der", "das", "und"}
 
 
+PIECES = {
+    "बिल्ली है": ["बिल्ली", "है"],
+    "ลูกแมว": ["ลู", "ก", "แ", "ม", "ว"],
+    "我的猫在汽车里": ["我", "的", "猫", "在", "汽", "车", "里"],
+    "Red_cat, naïve 32GB cafe\u0301 ½": ["red_cat", "naïve", "32gb", "cafe\u0301", "½"],
+}
+
+
+@pytest.mark.parametrize("text", PIECES)
+def test_words_are_cut_as_they_are_read_and_texts_without_spaces_letter_by_letter(text):
+    assert sorted(shares(text, len)) == sorted(PIECES[text])
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+@pytest.mark.parametrize("text", PIECES)
+def test_the_page_marks_every_word_that_carried(text, tmp_path):
+    shutil.copy(ROOT / "src/longtail/serve/page/highlight.js", tmp_path / "highlight.mjs")
+    (tmp_path / "service.js").write_text(
+        "export const make = (_, { text }) => ({ text, style: { setProperty() {} }, toJSON: () => text });"
+    )
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    words = [{"text": word.word, "score": 1} for word in carried(text, len)]
+    code = f"""
+        const element = {{ value: {json.dumps(text)}, addEventListener() {{}}, replaceChildren(...parts) {{
+            console.log(JSON.stringify(parts.filter((part) => part.text)));
+        }} }};
+        globalThis.document = {{ getElementById: () => element }};
+        (await import("./highlight.mjs")).highlight({json.dumps(words)});
+    """
+    (tmp_path / "run.mjs").write_text(code)
+    done = subprocess.run(["node", "run.mjs"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert [word.lower() for word in json.loads(done.stdout)] == PIECES[text]
+
+
 @pytest.fixture(scope="module", params=["knn", "linear"])
 def by_words(request):
     rows = [(f"{text} {extra}", [name]) for name, texts in SHOP.items() for text in texts for extra in ("red", "new")]
@@ -80,7 +119,7 @@ def test_words_carry_labels_that_came_after_training_too(by_words, tmp_path):
 
 
 def test_margins_beyond_those_that_suffice_are_told_from_each_other():
-    names = {"food": "pasta sauce tomato bread cheese".split(), "car": "brake lamp tyre oil seat".split()}
+    names = {"food": ("pasta", "sauce", "tomato", "bread", "cheese"), "car": ("brake", "lamp", "tyre", "oil", "seat")}
     rows = [(f"{word} {extra}", [name]) for name, words in names.items() for word in words for extra in ("red", "new")]
     model = lt.fit("linear", *map(list, zip(*rows * 10, strict=True)))
     label = int(model.predict(["pasta sauce tomato"], 1).labels[0, 0])

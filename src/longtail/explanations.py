@@ -1,7 +1,8 @@
 """TEXT + LABEL → REASONS: the words that carried a prediction, what is near the text, and what is known of the label.
 
 A word's share is what the score loses without it, scored anew: that works for every recipe. Words alone score by the
-best label of each text, which is no measure then: see `Predictor.parts_of`. A word with a subject that adds to the score carries its phrase, the function words before it, and none of these gets more than the phrase.
+best label of each text, which is no measure then: see `Predictor.parts_of`. A word with a subject that adds to the
+score carries its phrase, the function words before it, and none of these gets more than the phrase.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longtail.data.dataset import Labels
-from longtail.data.tokens import WORD, Words
+from longtail.data.tokens import Words
+from longtail.data.unspaced import PIECE
 from longtail.errors import DataError
 from longtail.labels.propensity import bins
 from longtail.parts import Query, Scorer
@@ -275,7 +277,7 @@ def carried(text: str, score: Score, function: Set[str] = frozenset()) -> tuple[
     """
     lower, whole = text.lower(), score(text)
     places: dict[str, list[int]] = {}  # of each word among the words
-    spans = [match.span() for match in WORD.finditer(lower)]
+    spans = [match.span() for match in PIECE.finditer(lower)]
     for place, (start, end) in enumerate(spans):
         places.setdefault(lower[start:end], []).append(place)
     words = list(places)[:MOST_WORDS]
