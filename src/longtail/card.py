@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from longtail.probabilities import LEAST, Evidence
 from longtail.recipe import RECIPES, find_recipe
 from longtail.types import counted
 
@@ -161,7 +162,8 @@ def _limits(facts: Facts, evaluations: Sequence[Facts]) -> Iterator[str]:
     if facts.get("probabilities"):
         yield "- Scores are no probabilities; `probabilities=True` gives calibrated ones, true of texts like its own."
     else:
-        yield "- Scores are no probabilities, and none were calibrated: no points were held out."
+        lack = Evidence(**facts.get("evidence", {})).lack("prediction", LEAST)
+        yield f"- Scores are no probabilities, and none were calibrated: {lack}."
     where = "on the points above" if evaluations else "nowhere yet"
     yield f"- It was measured {where}; texts of other kinds, lengths or languages are another matter."
     if facts.get("examples"):

@@ -29,7 +29,7 @@ from longtail.machine import memory_usage, numbers
 from longtail.metrics import evaluate as measure
 from longtail.model import Examples, Model
 from longtail.parts import Earlier, Query, Run, Scorer, VoiceScorer
-from longtail.probabilities import Reliability, fit_probabilities, reliability
+from longtail.probabilities import Evidence, Reliability, fit_probabilities, reliability
 from longtail.recipe import Recipe, find_recipe
 from longtail.records import Sizes, StageDone, When
 from longtail.scales import fit_scale, highest
@@ -170,7 +170,8 @@ def _fit(
     ]
     model = replace(model, voices=tuple(final), done=done if settled.trains else ())
     if validation is None:  # then new labels are only kept from scoring more than any trained one
-        model = replace(model, scale=Scale(top=highest(model.predict_split(_some(original), 1))))
+        scale = Scale(top=highest(model.predict_split(_some(original), 1)))
+        model = replace(model, evidence=Evidence(0), scale=scale)
     words.forget()
     examples = None if original.texts is None else Examples(original.texts, original.targets, original.excluded)
     return replace(model, examples=examples, columns=original.columns, data=described(original), asked=asked)
@@ -183,6 +184,7 @@ def _calibrated(model: Model, validation: Split) -> Model:
         model,
         probabilities=fit_probabilities(top, validation.targets),
         held_out=HeldOut.of(top, validation.targets),
+        evidence=Evidence.of(top, validation.targets),
         scale=fit_scale(model.scorer, model.words, validation, top),
     )
 
