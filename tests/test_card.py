@@ -25,6 +25,14 @@ def test_a_card_says_what_it_is_of_what_it_may_and_what_made_it(tmp_path):
     card = (tmp_path / "run" / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: longtail\n")
     low, high = result.intervals["P@1"]
+    for name in ("nDCG", "R", "PSP", "PSnDCG"):
+        assert f"| {name} | {result.values[f'{name}@1']:.2f} ({result.intervals[f'{name}@1'][0]:.2f} to " in card
+    assert "coverage (Cov) is no mean over points and has none" in card
+    picture = card.partition("```text\n")[2].partition("\n```")[0].splitlines()
+    assert len(picture) == len(result.reliability) + 1
+    for line, row in zip(picture[1:], result.reliability, strict=True):
+        assert f"{100 * row.predicted:.0f} %" in line and f"  {row.count:,} prediction" in line and "|" in line
+        assert abs(line.count("█") - 40 * row.observed) < 1.6  # the mark may stand in the bar
     for part in (
         'license: "unknown"', "# frugal on pets\\|&lt;b>", "3 labels", "| training points | 400 |", "seed 3",
         "| `encoder.dim` | 16 |", "| labels of a point, mean | 1.25 |", "| training | 2 |", TRAIN.train.fingerprint,

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from longtail.comparison import changed_labels, changed_points, gains, paired
-from longtail.metrics import precision, psp
+from longtail.comparison import changed_labels, changed_points, gains, intervals, paired
+from longtail.metrics import ndcg, precision, psndcg, psp, recall
 from longtail.types import TopK, label_matrix
 
 
@@ -31,6 +31,33 @@ def test_sums_are_the_metrics_themselves():
     assert one.first == pytest.approx(100 * precision(first.labels, targets)[1])
     assert five.second == pytest.approx(100 * psp(second.labels, targets, inverse)[5])
     assert one.low <= one.difference <= one.high
+
+
+def test_intervals_surround_the_metrics_and_are_as_wide_as_a_bootstrap_finds():
+    (top, _), targets, inverse = random_case(points=2000)
+    found, random = intervals(top, targets, inverse, (1, 3, 5)), np.random.default_rng(0)
+    metrics = {
+        "P": precision, "nDCG": ndcg, "R": recall,
+        "PSP": lambda labels, truth: psp(labels, truth, inverse),
+        "PSnDCG": lambda labels, truth: psndcg(labels, truth, inverse),
+    }  # fmt: skip
+    assert set(found) == {f"{name}@{k}" for name in metrics for k in (1, 3, 5)}
+    draws = [random.integers(0, 2000, 2000) for _ in range(200)]
+    for name, metric in metrics.items():
+        values, drawn = metric(top.labels, targets), [metric(top.labels[rows], targets[rows]) for rows in draws]
+        for k, value in values.items():
+            low, high = found[f"{name}@{k}"]
+            assert (low + high) / 2 == pytest.approx(100 * value, abs=1e-4)
+            spread = 1.96 * 100 * np.std([one[k] for one in drawn])
+            assert (high - low) / 2 == pytest.approx(spread, rel=0.2)
+
+
+def test_predictions_fewer_than_k_have_intervals_too():
+    (top, _), targets, inverse = random_case()
+    short = TopK(top.labels[:, :2], top.scores[:, :2])
+    low, high = intervals(short, targets, inverse, (1, 5))["nDCG@5"]
+    padded = np.pad(short.labels, ((0, 0), (0, 3)), constant_values=-1)
+    assert (low + high) / 2 == pytest.approx(100 * ndcg(padded, targets)[5])
 
 
 def test_the_interval_is_that_of_a_mean_of_differences():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +13,9 @@ import longtail as lt
 from longtail.data.dataset import from_rows
 from longtail.errors import DataError, ModelError
 from longtail.files import read_arrays, write_arrays
+from longtail.folder import read_config, write_config
 from longtail.index import Index
+from longtail.probabilities import Evidence
 from longtail.thresholds import FEW, FILE, LEAST, Decision, HeldOut, best_f1, reached
 from longtail.types import TopK, label_matrix
 
@@ -97,10 +101,37 @@ def test_a_model_and_an_index_say_only_what_they_are_sure_of(points, run, decide
     index.undo()
 
 
+def test_too_few_right_predictions_are_counted_and_so_are_those_needed(tmp_path):
+    lt.fit("knn", ["red cat", "old dog"] * 20, [["cat"], ["dog"]] * 20).save(tmp_path / "run")
+    few = lt.Model.load(tmp_path / "run")
+    assert few.held_out is None and few.evidence.right < LEAST
+    held = f"{few.evidence.points} points were held out in training, with "
+    with pytest.raises(DataError) as error:
+        few.predict(["cat"], threshold="bins")
+    assert f"{held}{few.evidence.right} right predictions, and {LEAST} are needed" in str(error.value)
+    assert "more points" in str(error.value) and "knn, frugal" not in str(error.value)
+    with pytest.raises(DataError, match=f"{held}{few.evidence.predictions} predictions, and 50 are needed"):
+        few.predict(["cat"], probabilities=True)
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert f"none were calibrated: {held}{few.evidence.predictions} predictions, and 50 are needed." in card
+
+
+@pytest.mark.parametrize("counts", [{"points": -1}, {"right": "many"}, {"other": 1}])
+def test_counts_that_no_training_wrote_are_damage(counts, tmp_path):
+    lt.fit("knn", ["red cat", "old dog"], [["cat"], ["dog"]]).save(tmp_path / "run")
+    config = read_config(tmp_path / "run")
+    write_config(tmp_path / "run", {**config, "evidence": counts})
+    with pytest.raises(ModelError, match="damaged"):
+        lt.Model.load(tmp_path / "run")
+
+
 def test_what_was_not_held_out_tunes_nothing(run, points):
     few = lt.fit("knn", ["red cat", "old dog"], [["cat"], ["dog"]])
-    with pytest.raises(DataError, match="no points, or too few, were held out"):
+    with pytest.raises(DataError, match="no points were held out in training: no thresholds can be tuned; give a"):
         few.predict(["cat"], threshold="bins")
+    older = replace(few, evidence=Evidence())  # which did not say how many
+    with pytest.raises(DataError, match="no points, or too few, were held out"):
+        older.predict(["cat"], threshold="bins")
     with pytest.raises(DataError, match="did you mean 'bins'"):
         lt.Model.load(run).predict(["cat"], threshold="bin")
     top = TopK(np.zeros((LEAST - 1, 1), np.int32), np.zeros((LEAST - 1, 1), np.float32))

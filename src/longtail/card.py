@@ -9,12 +9,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from longtail.probabilities import LEAST, Evidence
 from longtail.recipe import RECIPES, find_recipe
 from longtail.types import counted
 
 Facts = Mapping[str, Any]
 METRICS = ("P", "nDCG", "R", "PSP", "PSnDCG", "Cov")
 TRIED = ("recipe", "points", "P@1", "PSP@5", "sum", "trial s", "fit s")  # heads of the trials of `auto`
+WIDE = 40  # letters of a bar
 FEW = 5  # training points of a label that is rare
 
 
@@ -148,10 +150,27 @@ def _figures(_: Facts, evaluations: Sequence[Facts]) -> Iterator[str]:
             yield from ("", "| probability, mean | right | predictions |", "|---|---|---|")
             rows = one["reliability"]
             yield from (f"| {row['predicted']:.0%} | {row['observed']:.0%} | {row['count']:,} |" for row in rows)
+            yield from ("", "```text", *_picture(rows), "```")
         if one.get("fingerprint"):
             yield from ("", f"Fingerprint of these points: `{one['fingerprint']}`.")
     if any(one.get("intervals") for one in evaluations):
-        yield from ("", "In brackets: 95 % intervals, over points.")
+        yield from ("", "In brackets: 95 % intervals, over points; coverage (Cov) is no mean over points and has none.")
+
+
+def _picture(rows: Sequence[Facts]) -> Iterator[str]:
+    r"""Draw how often predictions were right as bars, with a mark where their probability lies.
+
+    >>> print(*_picture([{"predicted": 0.25, "observed": 0.125, "count": 1200}]), sep="\n")
+    predicted  right  bar: the share that was right; | the share that was predicted
+         25 %   12 %  █████····|······························  1,200 predictions
+    """
+    yield "predicted  right  bar: the share that was right; | the share that was predicted"
+    for row in rows:
+        right, mark = (round(WIDE * min(1, max(0, row[name]))) for name in ("observed", "predicted"))
+        cells = ["█"] * right + ["·"] * (WIDE - right)
+        cells[max(0, mark - 1)] = "|"
+        shares = f"{100 * row['predicted']:7.0f} %  {100 * row['observed']:3.0f} %"
+        yield f"{shares}  {''.join(cells)}  {counted(row['count'], 'prediction')}"
 
 
 def _figure(one: Facts, name: str) -> str:
@@ -170,7 +189,8 @@ def _limits(facts: Facts, evaluations: Sequence[Facts]) -> Iterator[str]:
     if facts.get("probabilities"):
         yield "- Scores are no probabilities; `probabilities=True` gives calibrated ones, true of texts like its own."
     else:
-        yield "- Scores are no probabilities, and none were calibrated: no points were held out."
+        lack = Evidence(**facts.get("evidence", {})).lack("prediction", LEAST)
+        yield f"- Scores are no probabilities, and none were calibrated: {lack}."
     where = "on the points above" if evaluations else "nowhere yet"
     yield f"- It was measured {where}; texts of other kinds, lengths or languages are another matter."
     if facts.get("examples"):

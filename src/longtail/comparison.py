@@ -59,18 +59,26 @@ class Gains:
 
 def gains(top: TopK, targets: LabelMatrix, inverse: NDArray[Any], k: int) -> Gains:
     """Count the hits of every point among its first k labels, plainly and by inverse propensity (L,)."""
+    hits, gained, best = _by_place(top, targets, inverse, k)
+    return Gains(hits.sum(1).astype(np.float64), gained.sum(1), best.sum(1))
+
+
+def _by_place(
+    top: TopK, targets: LabelMatrix, inverse: NDArray[Any], k: int
+) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+    """Return whether each of the first k labels is a hit, what it gains, and what the best order gains: (N, k) each."""
     labels = top.labels[:, :k]
     hits = contains(targets, labels)
-    weights = np.where(hits, inverse[labels], 0.0)
     ideal: sp.csr_array = targets.copy()
     ideal.data = np.asarray(inverse, np.float32)[targets.indices]
-    ideal_top = best_of(ideal, k)
-    best = np.where(ideal_top.labels >= 0, inverse[ideal_top.labels], 0.0)
-    return Gains(hits.sum(1).astype(np.float64), weights.sum(1), best.sum(1))
+    order = best_of(ideal, k).labels
+    return hits, np.where(hits, inverse[labels], 0.0), np.where(order >= 0, inverse[order], 0.0)
 
 
 def intervals(top: TopK, targets: LabelMatrix, inverse: NDArray[Any], ks: Sequence[int]) -> dict[str, Interval]:
-    """Return 95 % intervals of P@k and PSP@k in percent, by the spread over points: of means, and of a ratio of means.
+    """Return 95 % intervals of P, nDCG, R, PSP and PSnDCG in percent, by the spread over points.
+
+    PSP and PSnDCG are ratios of means, the others means. Coverage is neither: it counts labels, and has no interval.
 
     >>> from longtail.types import label_matrix
     >>> truth = label_matrix(np.arange(5), np.array([0, 1, 0, 1]), (4, 2))
@@ -79,14 +87,24 @@ def intervals(top: TopK, targets: LabelMatrix, inverse: NDArray[Any], ks: Sequen
     [1, 99]
     """
     out: dict[str, Interval] = {}
-    for k in ks if len(top) else ():
-        found = gains(top, targets, inverse, k)
-        out[f"P@{k}"] = _interval(found.hits, np.full(len(top), float(k)))
-        out[f"PSP@{k}"] = _interval(found.gains, found.best)
+    if len(top) == 0:
+        return out
+    hits, gained, best = _by_place(top, targets, inverse, max(ks))
+    discounts, sizes = 1 / np.log2(np.arange(2, max(ks) + 2)), np.diff(targets.indptr)
+    most, ones = np.append(1.0, np.cumsum(discounts)), np.ones(len(top))  # no point without labels has a hit
+    for k in ks:
+        found, reached = hits[:, :k], most[np.minimum(sizes, k)]
+        falling = discounts[: found.shape[1]]
+        out[f"P@{k}"] = _interval(found.sum(1), k * ones)
+        out[f"nDCG@{k}"] = _interval(found @ falling / reached, ones)
+        out[f"R@{k}"] = _interval(found.sum(1) / np.maximum(sizes, 1), ones)
+        out[f"PSP@{k}"] = _interval(gained[:, :k].sum(1), best[:, :k].sum(1))
+        by_order = best[:, :k] @ discounts[:k] / reached
+        out[f"PSnDCG@{k}"] = _interval(gained[:, :k] @ falling / reached, by_order)
     return out
 
 
-def _interval(gained: NDArray[np.float64], most: NDArray[np.float64]) -> Interval:
+def _interval(gained: NDArray[Any], most: NDArray[np.float64]) -> Interval:
     """Return the interval of a ratio of two sums over points, between 0 and 100."""
     total = max(float(most.sum()), 1e-12)
     ratio = float(gained.sum()) / total

@@ -6,6 +6,7 @@ are partial, as feedback is, it has both.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 import numpy as np
@@ -14,12 +15,14 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.card import is_trained
-from longtail.data.dataset import Dataset, Labels, Split, chosen_split
+from longtail.data.dataset import Dataset, Labels, Split, chosen_split, need_data
 from longtail.errors import DataError
 from longtail.labels.matching import extended, match_labels
 from longtail.model import Model
 from longtail.parts import Earlier
 from longtail.types import LabelMatrix, Texts, counted, joined, no_pairs
+
+log = logging.getLogger("longtail")
 
 
 def continued_points(model: Model, new: Split) -> Split:
@@ -99,6 +102,15 @@ def to_measure(
     if is_trained(count, len(points)):
         notes.append(f"{note}: figures show what it knows by heart, not how good it is")
     return matched.split, notes
+
+
+def points_for(model: Model, data: Dataset | Split, others: Iterable[Model] = ()) -> Split:
+    """Take the points to measure models on, and log what has to be said of them."""
+    need_data(data)
+    points, notes = to_measure(model, data, others=others)
+    for note in notes:
+        log.warning("%s", note)
+    return points
 
 
 def some_points(model: Model, labels: Labels, most: int, seed: int = 0) -> Split | None:

@@ -1,7 +1,8 @@
 """TEXT + LABEL → REASONS: the words that carried a prediction, what is near the text, and what is known of the label.
 
-A word's share is what the score loses without it, scored anew: that works for every recipe. A word with a subject
-that adds to the score carries its phrase, the function words before it, and none of these gets more than the phrase.
+A word's share is what the score loses without it, scored anew: that works for every recipe. Words alone score by the
+best label of each text, which is no measure then: see `Predictor.parts_of`. A word with a subject that adds to the
+score carries its phrase, the function words before it, and none of these gets more than the phrase.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longtail.data.dataset import Labels
-from longtail.data.tokens import WORD, Words
+from longtail.data.tokens import Words
+from longtail.data.unspaced import PIECE
 from longtail.labels.lookup import find_label
 from longtail.labels.propensity import bins
 from longtail.parts import Query, Scorer
@@ -129,15 +131,9 @@ class Reasons:
     ) -> Explanation:
         """Return why a text gets a label: one of `labels`, new ones included, as a predictor scores it."""
         label = find_label(labels, asked)
-        model, chosen = self.model, np.array([label])
-
-        def score(words: str) -> float:
-            own, scores = predictor.within(words, chosen)
-            return float(scores[0]) if len(own) else 0.0
-
+        model, value = self.model, predictor.score(text, label)
         found, _ = predictor.one(text, min(RANKED, len(labels)))
         ranks = [place for place in found.tolist() if place not in removed]
-        value = score(text)
         return Explanation(
             text=text,
             label=label,
@@ -147,7 +143,7 @@ class Reasons:
             rank=ranks.index(label) + 1 if label in ranks else None,
             frequency=int(model.frequencies[label]) if label < len(model.frequencies) else 0,
             bin=self.bin(label),
-            words=carried(text, score, model.words.function),
+            words=carried(text, predictor.parts_of(text, label), model.words.function),
             points=self.near_points(text, label),
             label_texts=self.near_labels(text, labels),
             neighbours=self.neighbours(label, labels),
@@ -280,7 +276,7 @@ def carried(text: str, score: Score, function: Set[str] = frozenset()) -> tuple[
     """
     lower, whole = text.lower(), score(text)
     places: dict[str, list[int]] = {}  # of each word among the words
-    spans = [match.span() for match in WORD.finditer(lower)]
+    spans = [match.span() for match in PIECE.finditer(lower)]
     for place, (start, end) in enumerate(spans):
         places.setdefault(lower[start:end], []).append(place)
     words = list(places)[:MOST_WORDS]

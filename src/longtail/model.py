@@ -49,7 +49,8 @@ from longtail.labels.matching import same_labels
 from longtail.machine import commit, versions
 from longtail.parts import Scorer, Tokenizer, VoiceScorer, below
 from longtail.predictions import Groups, Predictor, Rules, finished, predict
-from longtail.probabilities import Probabilities
+from longtail.probabilities import LEAST as PREDICTIONS
+from longtail.probabilities import Evidence, Probabilities
 from longtail.recipe import Recipe, recipe_of
 from longtail.records import StageDone
 from longtail.scorers.added import Scale
@@ -57,6 +58,7 @@ from longtail.scorers.ensemble import EnsembleScorer
 from longtail.scorers.fused import FusedScorer
 from longtail.scorers.lexical import LexicalScorer
 from longtail.signatures import Signature
+from longtail.thresholds import LEAST as HITS
 from longtail.thresholds import Decision, HeldOut
 from longtail.types import LabelMatrix, Texts, TopK, counted
 from longtail.whole import held, whole_folder
@@ -111,7 +113,7 @@ class Model:
     tokenizer: Tokenizer | None = None  # of the encoder; `words` where it has none of its own
     evaluations: tuple[Mapping[str, Any], ...] = ()  # figures and where they come from, the oldest first
     examples: Examples | None = None
-    probabilities: Probabilities | None = None  # of scores; None where no points were held out
+    probabilities: Probabilities | None = None  # of scores; None where too few points were held out
     held_out: HeldOut | None = None  # predictions that thresholds are tuned on
     scale: Scale = Scale()  # noqa: RUF009 (frozen)  of labels that come after training
     done: tuple[StageDone, ...] = ()  # by each stage of the training
@@ -119,6 +121,7 @@ class Model:
     licence: str = ""  # under which the model may be used, for its card
     columns: tuple[str, ...] = ()  # of the table that the training texts came from
     asked: Mapping[str, Any] = field(default_factory=dict)  # the recipe before anything was chosen, as `dump` gives it
+    evidence: Evidence = Evidence()  # noqa: RUF009 (frozen)  what was held out in training
     trials: Mapping[str, Any] = field(default_factory=dict)  # what `auto` tried, and why it chose this recipe
 
     def __repr__(self) -> str:
@@ -159,8 +162,8 @@ class Model:
         """Return what `predictions.finished` needs: the thresholds that are asked for, and probabilities."""
         if probabilities and self.probabilities is None:
             raise DataError(
-                f"{self.recipe.name}: no points, or too few, were held out in training, scores are no probabilities",
-                remedy="train a recipe that chooses on held-out points (knn, frugal), with more points",
+                f"{self.recipe.name}: {self.evidence.lack('prediction', PREDICTIONS)}: scores are no probabilities",
+                remedy=self.evidence.remedy,
             )
         chosen: dict[str, Any] = {"curve": self.probabilities if probabilities else None}
         if not isinstance(threshold, str):
@@ -168,8 +171,8 @@ class Model:
         decision = Decision.parse(threshold)
         if self.held_out is None:
             raise DataError(
-                f"{self.recipe.name}: no points, or too few, were held out in training, so no thresholds can be tuned",
-                remedy="give a number, or train a recipe that chooses on held-out points: knn, frugal",
+                f"{self.recipe.name}: {self.evidence.lack('right prediction', HITS)}: no thresholds can be tuned",
+                remedy=f"give a number, or {self.evidence.remedy}",
             )
         return chosen | {"limits": self.held_out.thresholds(decision, frequencies)}
 
@@ -295,8 +298,7 @@ class Model:
             recipe, labels, frequencies, points, dataset, words, voices, vectors, tokenizer, read_evaluations(folder),
             examples, Probabilities.load(folder), HeldOut.load(folder, len(labels)), Scale(**config.get("scale", {})),
             done, config.get("data", {}), str(config.get("licence", "")), tuple(map(str, config.get("columns", ()))),
-            asked,
-            _trials(config),
+            asked, Evidence(**config.get("evidence", {})), _trials(config),
         )  # fmt: skip
 
     def facts(self) -> dict[str, Any]:
@@ -315,6 +317,7 @@ class Model:
             "licence": self.licence,
             "credits": credits,
             "probabilities": self.probabilities is not None,
+            "evidence": asdict(self.evidence),
             "examples": self.examples is not None,
             **({"trials": self.trials} if self.trials else {}),
         }

@@ -16,7 +16,7 @@ from longtail.auto.portfolio import Auto, portfolio
 from longtail.auto.search import Search
 from longtail.card import FEW as RARE
 from longtail.comparison import Comparison, Pair, intervals
-from longtail.continuing import continued_points, earlier, seen, to_measure
+from longtail.continuing import continued_points, earlier, points_for, seen
 from longtail.data.dataset import Dataset, Split, from_rows, need_data
 from longtail.data.tokens import WORD, Words
 from longtail.errors import BadArgument, DataError, ResourceError
@@ -29,7 +29,7 @@ from longtail.machine import memory_usage, numbers
 from longtail.metrics import evaluate as measure
 from longtail.model import Examples, Model, need_model
 from longtail.parts import Earlier, Query, Run, Scorer, VoiceScorer
-from longtail.probabilities import Reliability, fit_probabilities, reliability
+from longtail.probabilities import Evidence, Reliability, fit_probabilities, reliability
 from longtail.recipe import Recipe, find_recipe
 from longtail.records import Sizes, StageDone, When
 from longtail.scales import fit_scale, highest
@@ -173,7 +173,8 @@ def _fit(
     ]
     model = replace(model, voices=tuple(final), done=done if settled.trains else ())
     if validation is None:  # then new labels are only kept from scoring more than any trained one
-        model = replace(model, scale=Scale(top=highest(model.predict_split(_some(original), 1))))
+        scale = Scale(top=highest(model.predict_split(_some(original), 1)))
+        model = replace(model, evidence=Evidence(0), scale=scale)
     words.forget()
     examples = None if original.texts is None else Examples(original.texts, original.targets, original.excluded)
     return replace(model, examples=examples, columns=original.columns, data=described(original), asked=asked)
@@ -186,6 +187,7 @@ def _calibrated(model: Model, validation: Split) -> Model:
         model,
         probabilities=fit_probabilities(top, validation.targets),
         held_out=HeldOut.of(top, validation.targets),
+        evidence=Evidence.of(top, validation.targets),
         scale=fit_scale(model.scorer, model.words, validation, top),
     )
 
@@ -273,16 +275,7 @@ def evaluate(
     Labels are matched with those of the model by name or raw id; what the model does not know counts as missed.
     """
     need_model(model)
-    return _evaluated(model, _matched(data, model), ks, bins, propensity)[1]
-
-
-def _matched(data: Dataset | Split, model: Model, others: Iterable[Model] = ()) -> Split:
-    """Take the points to measure models on, and say what has to be said of them."""
-    need_data(data)
-    points, notes = to_measure(model, data, others=others)
-    for note in notes:
-        log.warning("%s", note)
-    return points
+    return _evaluated(model, points_for(model, data), ks, bins, propensity)[1]
 
 
 def _evaluated(
@@ -321,7 +314,7 @@ def compare(models: Mapping[str, Model], data: Dataset | Split) -> Comparison:
         need_model(model)
         if not same_labels(model.labels, base.labels):
             raise DataError(f"the labels of {name} are not those of {first}", remedy="train both on the same data")
-    split = _matched(data, max(models.values(), key=lambda model: len(model.labels)), models.values())
+    split = points_for(max(models.values(), key=lambda model: len(model.labels)), data, models.values())
     found = {name: _evaluated(model, split, like=base) for name, model in models.items()}
     (_, (top, _)), *others = found.items()
     inverse = Propensity.of(base.dataset).inverse(padded(base.frequencies, split.labels), base.points)

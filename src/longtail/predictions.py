@@ -61,6 +61,25 @@ class Predictor:
         mask = np.isin(merged, labels)
         return _ranked(merged[mask], values[mask], len(merged))
 
+    def parts_of(self, text: str, label: int) -> Callable[[str], float]:
+        """Return what scores a label for parts of a text, and never only says that it is the best that there is.
+
+        Words alone score by the best label of each text, so that every part of a text may have the largest score: parts
+        are compared with the whole text instead, and labels that came after training by the similarity of their texts.
+        """
+        if self.scorer.vectors is not None:
+            return lambda part: self.score(part, label)
+        if self.added is not None and label >= self.labels:
+            added = self.added
+            return lambda part: float(added.similarities(part)[0][label - self.labels])
+        whole = self.scorer.within(Query([text]), np.array([label]))[2]
+        return lambda part: self.scorer.unbounded(Query([part]), label, whole)
+
+    def score(self, text: str, label: int) -> float:
+        """Score a label of one text; 0 where it has none."""
+        labels, scores = self.within(text, np.array([label]))
+        return float(scores[0]) if len(labels) else 0.0
+
     def block(self, texts: Sequence[str], n: int) -> TopK:
         """Find the n best trained labels of each text, all texts at once: (N, n)."""
         top = self.scorer.top(Query(texts), n)

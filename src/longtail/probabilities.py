@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from longtail.arrays import Array, checked
 from longtail.errors import ModelError
 from longtail.files import read_arrays, write_arrays
-from longtail.types import Floats, LabelMatrix, TopK, contains
+from longtail.types import Floats, LabelMatrix, TopK, contains, counted
 
 FILE = "probabilities.safetensors"
 SCHEMA = Array("scores", ("steps",)), Array("values", ("steps",), low=0, high=1)
@@ -76,6 +76,43 @@ def fit_probabilities(top: TopK, targets: LabelMatrix) -> Probabilities | None:
     if mask.sum() < LEAST:
         return None
     return Probabilities.fit(top.scores[mask], contains(targets, top.labels)[mask])
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was held out in training: points (None where nobody knows), the predictions for them, and the right ones.
+
+    >>> Evidence(4, 12, 3).lack("right prediction", 20)
+    '4 points were held out in training, with 3 right predictions, and 20 are needed'
+    """
+
+    points: int | None = None
+    predictions: int = 0
+    right: int = 0
+
+    def __post_init__(self) -> None:
+        if any(type(count) is not int or count < 0 for count in (self.points or 0, self.predictions, self.right)):
+            raise ModelError("the counts of held-out points are damaged; train again")
+
+    @classmethod
+    def of(cls, top: TopK, targets: LabelMatrix) -> Evidence:
+        """Count the predictions for points whose labels are known."""
+        return cls(len(top), int((top.labels >= 0).sum()), int(contains(targets, top.labels).sum()))
+
+    def lack(self, what: Literal["prediction", "right prediction"], needed: int) -> str:
+        """Say why that is not enough."""
+        if not self.points:
+            return f"no points{', or too few,' if self.points is None else ''} were held out in training"
+        found = counted(self.predictions if what == "prediction" else self.right, what)
+        held = f"{counted(self.points, 'point')} {'was' if self.points == 1 else 'were'} held out in training"
+        return f"{held}, with {found}, and {needed} are needed"
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        if self.points:
+            return "train with more points"
+        return "train a recipe that chooses on held-out points (knn, frugal), with more points"
 
 
 @dataclass(frozen=True)

@@ -168,6 +168,7 @@ def evaluate(
     from longtail.labels.propensity import Propensity
     from longtail.model import Model
     from longtail.pipeline import evaluate as measure
+    from longtail.probabilities import LEAST
 
     constants = None
     if propensity is not None:
@@ -187,7 +188,7 @@ def evaluate(
         say(f"not kept with the model: {reason}")
     if reliability is not None:
         if model.probabilities is None:
-            raise ModelError("this model has no probabilities: no points, or too few, were held out in training")
+            raise ModelError(f"this model has no probabilities: {model.evidence.lack('prediction', LEAST)}")
         draw_calibration(result, reliability, title=f"{model.recipe.name} on {points.dataset}, {points.name}")
         say(f"wrote {reliability}")
     if json:

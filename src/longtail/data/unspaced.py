@@ -7,13 +7,20 @@ Marks that belong to a letter (vowels of Thai or of Indian scripts) stay with th
 from __future__ import annotations
 
 import re
+import unicodedata
 
 IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 LETTERS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f" + IDEOGRAPHS
 MARKS = "\u0300-\u036f\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0963\u0966-\u0dff"  # beside letters
 RUN = re.compile(f"[{LETTERS}]+")
 ALONE = re.compile(f"[{IDEOGRAPHS}]")
-WORD = re.compile(f"[{LETTERS}]+|(?:[^\\W{LETTERS}]|[{MARKS}])+")
+ATTACHED = "".join(  # marks beside such letters
+    mark for mark in map(chr, range(0x0E00, 0x3100)) if RUN.match(mark) and unicodedata.category(mark)[0] == "M"
+)
+SPACED = f"(?:[^\\W{LETTERS}]|[{MARKS}])+"
+WORD = re.compile(f"[{LETTERS}]+|{SPACED}")
+# What can be shown of a text, piece by piece: words, or letters with their marks (serve/page/highlight.js cuts alike)
+PIECE = re.compile(f"[{LETTERS}][{ATTACHED}]*|{SPACED}")
 
 
 def words_of(text: str) -> list[str]:

@@ -262,6 +262,12 @@ class VoiceScorer(Protocol):
     def candidates(self, query: Query, k: int, also: NDArray[Any] | None = None) -> Proposals:
         """Score the candidates for the k best labels of the only text, in no order, and the labels `also` anyway."""
 
+    def unbounded(self, query: Query, label: int, whole: Proposals) -> float:
+        """Score a label of the only text where no score is the largest: on the scale of another text, or beyond it.
+
+        `whole` is what the voice proposed for that other text.
+        """
+
     def added(self, similar: Floats, proposed: Proposals | None) -> Floats:
         """Score labels that came after training, by the similarity of their texts to the only text.
 

@@ -121,11 +121,14 @@ def search(
 def score(
     query_words: Ints, query_values: Floats, paths: Ints, parents: Ints, chosen: NDArray[np.int64],
     firsts: NDArray[np.int64], starts: NDArray[np.int64], owners: Ints, ends: NDArray[np.int64],
-    children: Ints, weights: Floats, biases: Floats, scores: Floats,
+    children: Ints, weights: Floats, biases: Floats, scores: Floats, spare: Floats,
 ) -> None:  # fmt: skip
-    """Score chosen labels of one query: `paths` (T, L, depth) are the children on the way to each, -1 where it ends."""
+    """Score chosen labels of one query: `paths` (T, L, depth) are the children on the way to each, -1 where it ends.
+
+    `spare` becomes how far the margins on the way to each label lie above 1, which no score shows.
+    """
     for at in range(len(chosen)):
-        total = np.float32(0)
+        total, above = np.float32(0), np.float32(0)
         for tree in range(paths.shape[0]):
             log = np.float32(0)
             for depth in range(paths.shape[2]):
@@ -143,6 +146,7 @@ def score(
                                 margin += weights[entry] * query_values[term]
                 short = max(np.float32(1) - margin, np.float32(0))
                 log -= short * short
+                above += max(margin - np.float32(1), np.float32(0))
             if log >= -FAR:
                 total += np.exp(log) / paths.shape[0]
-        scores[at] = total
+        scores[at], spare[at] = total, above / paths.shape[0]

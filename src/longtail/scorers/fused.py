@@ -116,6 +116,11 @@ class FusedScorer:
             labels, scores = labels[scores > 0], scores[scores > 0]
         return labels, scores, proposed
 
+    def unbounded(self, query: Query, label: int, whole: Sequence[Proposals]) -> float:
+        """Score a label of the only text by voices, as part of the text for which they proposed `whole`."""
+        heard = zip(self.voices, whole, strict=True)
+        return sum(float(weight) * voice.unbounded(query, label, own) for (voice, weight), own in heard)
+
 
 def union(vectors: Scorer | None, voices: Sequence[VoiceScorer], query: Query, k: int) -> Union:
     """Find and score the candidates for the k best labels of each text."""

@@ -164,6 +164,16 @@ class LexicalScorer:
             scores = np.concatenate([scores, (share / similar[0]) * similar[fresh]])
         return Proposals(voted, scores, float(similar[0]), most)
 
+    def unbounded(self, query: Query, label: int, whole: Proposals) -> float:
+        """Score a label of the only text, divided by the best of the whole text that it is a part of."""
+        words, weights = query.terms(self.words)
+        share, similar = float(self.settings.share or 0), 0.0
+        if share:
+            similar = float(self.near.similarity(LABELS, words, weights, np.array([label]))[0])
+        voted, votes = self._votes(*self.near.nearest(POINTS, words, weights, self.settings.neighbours or 1))
+        own = float(votes[voted == label].sum())
+        return share * similar / (whole.similarity or 1) + (1 - share) * own / (whole.votes or 1)
+
     def _votes(self, near: NDArray[Any], similarity: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float32]]:
         """Add up what the nearest points say for their labels: (labels ascending, votes)."""
         entries, sizes = entries_of(self.targets, near)

@@ -168,21 +168,26 @@ class LinearScorer:
         own = labels[labels >= 0].astype(np.int64)
         if also is None:
             return Proposals(own, scores[: len(own)])
-        return Proposals(chosen := np.union1d(own, also), self._score(query, chosen))
+        return Proposals(chosen := np.union1d(own, also), self._score(query, chosen)[0])
 
-    def _score(self, query: Query, chosen: NDArray[np.int64]) -> Floats:
-        """Score chosen labels of the only text."""
+    def unbounded(self, query: Query, label: int, whole: Proposals) -> float:
+        """Score a label of the only text, and add how far its margins lie above those that suffice."""
+        scores, spare = self._score(query, np.array([label]))
+        return float(scores[0] + spare[0])
+
+    def _score(self, query: Query, chosen: NDArray[np.int64]) -> tuple[Floats, Floats]:
+        """Score chosen labels of the only text; returns how far their margins lie above 1 too."""
         from longtail.scorers.beam import score  # noqa: PLC0415
 
         (_, words, weights), forest = query.lists(self.words), self.forest
-        scores = np.zeros(len(chosen), np.float32)
+        scores, spare = np.zeros(len(chosen), np.float32), np.zeros(len(chosen), np.float32)
         if len(words) == 0:
-            return scores  # nothing is known of the text
+            return scores, spare  # nothing is known of the text
         score(
             words, weights, self._paths, forest.parents, chosen, forest.firsts, forest.starts, forest.owners,
-            forest.ends, forest.children, forest.weights, forest.biases, scores,
+            forest.ends, forest.children, forest.weights, forest.biases, scores, spare,
         )  # fmt: skip
-        return scores**TEMPER
+        return scores**TEMPER, spare
 
     @cached_property
     def _paths(self) -> Ints:
