@@ -364,4 +364,4 @@ def test_a_table_from_training_to_a_report(folder, monkeypatch):
     assert done.returncode == 0 and "headline + note" in done.stderr and "6 rows" in done.stderr, done.stderr
     page = folder / "shop.html"
     assert run("report", out, "--data", folder / "new.csv", "--out", page, *columns).returncode == 0
-    assert "shop on new, train" in page.read_text() and "owl" in page.read_text()
+    assert "shop on new, test" in page.read_text() and "owl" in page.read_text()

@@ -329,7 +329,7 @@ def survives_odd_data(combination: Combination) -> None:
         (train.targets.data * np.float32(0.5), train.targets.indices, train.targets.indptr), shape=(8, 1)
     )
     recipe = recipe_of(combination).override("training.batch_size", 4)
-    top = lt.fit(recipe, replace(train, targets=soft)).predict(["cat", ""], 3)
+    top = lt.fit(recipe, replace(train, targets=soft)).predict(["old cat", ""], 3)
     assert top.labels.shape == (2, 1)
     assert top.labels[0, 0] == 0
     assert np.isfinite(top.scores[top.labels >= 0]).all()

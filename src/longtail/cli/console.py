@@ -32,6 +32,7 @@ from rich.text import Text
 from longtail import types
 from longtail.errors import RecipeError
 from longtail.records import AnyPart, overridden, parsed
+from longtail.system import address_space
 
 STOPPED = 130  # the exit code after Ctrl-C
 stderr = Console(stderr=True, highlight=False)
@@ -118,8 +119,9 @@ class _Lines:
 
     def __enter__(self) -> _Lines:
         say(self.what)
-        with suppress(RuntimeError, MemoryError):  # where memory is short there are fewer lines
-            self._timer.start()
+        if address_space() is None:  # of which a thread takes much: where it is limited there are fewer lines
+            with suppress(RuntimeError, MemoryError):
+                self._timer.start()
         return self
 
     def __exit__(self, *_: object) -> None:
