@@ -22,7 +22,7 @@ from longtail.pipeline import fit
 from longtail.recipe import find_recipe
 
 ABSENT = (
-    "faiss", "huggingface_hub", "lightning_fabric", "llvmlite", "matplotlib", "numba", "openpyxl", "rdflib",
+    "faiss", "huggingface_hub", "llvmlite", "matplotlib", "numba", "openpyxl", "rdflib",
     "sklearn", "tensorboard", "tokenizers", "torch", "transformers",
 )  # fmt: skip
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({ABSENT}, None)); from longtail.cli import main; main()"

@@ -41,7 +41,7 @@ from longtail.types import Progress, TopK, contains
 
 log = logging.getLogger("longtail")
 PROCESS = 150_000_000  # bytes of Python and the libraries, where the system does not tell
-TORCH, RUNNING = 220_000_000, 150_000_000  # bytes that importing torch takes, and its threads and fabric
+TORCH, RUNNING = 220_000_000, 150_000_000  # bytes that importing torch takes, and its threads
 SEEN = 200  # training points that show how high scores are, where none are held out
 CALIBRATED = 10  # predictions of each validation point that probabilities are fitted to
 VALIDATION, MAX_VALIDATION, MIN_POINTS = 0.1, 3000, 20  # points to choose by; too few points to hold any out

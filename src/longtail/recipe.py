@@ -84,7 +84,7 @@ class Recipe(Part):
         for augmentation in self.augment:
             if not self.trains and augmentation.acts_on != ("dataset",):
                 raise RecipeError(f"{self.name}: {augmentation.part} changes batches, and this recipe trains on none")
-        for package in ("torch", "lightning_fabric") if self.trains else ():
+        for package in ("torch",) if self.trains else ():
             need(package, "train")
         for part in self.parts():
             part.check(self)

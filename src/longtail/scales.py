@@ -66,10 +66,12 @@ def as_new(scorer: FusedScorer, words: Words, validation: Split) -> tuple[Floats
     count = max(1, round(BEST * len(labels) / len(names)))
     added = Additions.of(names.take(labels).tolist(), words, scorer.vectors, near)
     scores, hits = list[Floats](), list[NDArray[np.bool_]]()
-    for row in np.sort(draw.permutation(len(validation))[: min(POINTS, PAIRS // count)]).tolist():
+    rows = np.sort(draw.permutation(len(validation))[: min(POINTS, PAIRS // count)]).tolist()
+    highest_of = np.maximum(scorer.top(Query([texts[row] for row in rows]), 1).scores[:, 0], 0)
+    for row, of_trained in zip(rows, highest_of.tolist(), strict=True):
         query = Query([texts[row]])
-        _, values, proposed = scorer.candidates(query, BEST)
-        places, own = added.scores(query, scorer, proposed, float(values.max(initial=0.0)))
+        proposed = [voice.candidates(query, BEST) for voice, _ in scorer.voices]
+        places, own = added.scores(query, scorer, proposed, of_trained)
         best = np.argsort(-own, kind="stable")[:count]
         chosen = labels[places[best]]
         allowed = ~np.isin(chosen, _row(validation.excluded, row))

@@ -61,10 +61,10 @@ def main(out: Path, *jobs: Job) -> None:
 
     steps, step, stop = list[tuple[int, float]](), Loop._step, list[int]()
 
-    def noted(self: Loop, fabric: Any, rows: Any, number: int, factor: float) -> float:
+    def noted(self: Loop, rows: Any, number: int, factor: float) -> float:
         if number in stop and self.group.rank == self.group.size - 1:  # the last one is killed
             os.kill(os.getpid(), signal.SIGKILL)
-        value = step(self, fabric, rows, number, factor)
+        value = step(self, rows, number, factor)
         steps.append((number, value))
         return value
 

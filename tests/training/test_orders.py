@@ -91,7 +91,7 @@ def test_similar_batches_bring_similar_texts_together(name):
     train = board()
     recipe = short(name, augment=[], training__order="similar", training__order__group=8, training__epochs=1)
     seen = []
-    with patch.object(Loop, "_step", lambda _self, _fabric, rows, *_: seen.append(rows) or 1.0):
+    with patch.object(Loop, "_step", lambda _self, rows, *_: seen.append(rows) or 1.0):
         lt.fit(recipe, train)
     assert [len(rows) for rows in seen] == [128, 128, 128, 16]
     kinds = train.targets.indices[::2]
@@ -181,7 +181,7 @@ def test_vectors_are_clustered_again_after_some_epochs():
 def test_batches_hold_points_with_similar_vectors():
     network, batches = by_vectors(refresh=1, group=8), []
     kinds = network.points.targets.indices[::2]
-    with patch.object(Loop, "_step", lambda _self, _fabric, rows, *_: batches.append(rows) or 1.0):
+    with patch.object(Loop, "_step", lambda _self, rows, *_: batches.append(rows) or 1.0):
         Loop(network, LoopSettings(epochs=1, batch_size=32)).run("training")
     assert [len(rows) for rows in batches] == [32] * 4
     assert (np.diff(kinds[np.concatenate(batches)]) == 0).mean() > 0.2  # 0.05 by chance
@@ -212,7 +212,7 @@ def test_no_point_is_alone_in_a_batch(points, sizes):
     recipe = short("inceptionxml", training__batch_size=49)
     network = networks(recipe, board(points))["training"]
     seen = []
-    with patch.object(Loop, "_step", lambda _self, _fabric, some, *_: seen.append(some) or 1.0):
+    with patch.object(Loop, "_step", lambda _self, some, *_: seen.append(some) or 1.0):
         Loop(network, LoopSettings(epochs=1, batch_size=49)).run("training")
     assert [len(some) for some in seen] == sizes
     assert sorted(np.concatenate(seen)) == list(range(points))

@@ -12,6 +12,7 @@ from longtail.parts import Objective
 from longtail.recipe import Recipe
 from longtail.samplers.batch_pool import BatchPool
 from longtail.scorers.lexical import Lexical
+from longtail.training.orders import Similar
 from longtail.training.stages.training import Training
 
 
@@ -23,6 +24,6 @@ def frugal() -> Recipe:
         augment=(Gandalf(calibrate=True, untested="self"),),
         encoder=Bag(dim=256, dropout=0.5, relu=True),
         objectives=(Objective(head=Residual(), sampler=BatchPool(random=0), classifier=rows, loss=Decoupled()),),
-        stages=(Training(epochs=5, min_steps=400, batch_size=512, refit=20_000),),
-        voices=(Lexical(pairs=None), Linear()),
+        stages=(Training(epochs=5, min_steps=400, batch_size=256, order=Similar(group=2), refit=20_000),),
+        voices=(Lexical(pairs=None), Linear(trees=2)),
     )

@@ -81,7 +81,6 @@ class Loop:
     def run(self, name: str, *, checkpoint: Checkpoint | None = None, validate: Validate | None = None) -> None:
         """Train until the last epoch, or until validation says that it is enough; from the checkpoint if any."""
         network, settings, fit = self.network, self.settings, self.network.fit
-        fabric = fabric_of(settings)
         done = self._resume(checkpoint)
         self.saved, order, losses = time.monotonic(), np.zeros(0, np.int64), list[float]()
         network.dense.train()
@@ -95,7 +94,7 @@ class Loop:
                 factor = rate_factor(settings, step, self.total)
                 first, last_of_epoch = place * settings.batch_size, place + 1 == self.per_epoch
                 rows = order[first:] if last_of_epoch else order[first : first + settings.batch_size]
-                losses.append(self._step(fabric, rows, step, factor))
+                losses.append(self._step(rows, step, factor))
                 self.steps = step + 1
                 enough = False
                 if last_of_epoch:
@@ -118,14 +117,15 @@ class Loop:
         self._restore_best()
         network.dense.eval()
 
-    def _step(self, fabric: Any, rows: NDArray[np.int64], step: int, factor: float) -> float:
+    def _step(self, rows: NDArray[np.int64], step: int, factor: float) -> float:
         """Change the weights by the gradient of one batch; returns its loss."""
         settings, network = self.settings, self.network
         number = (self.seed << 32) + step
         torch.default_generator.manual_seed(number)  # torch.manual_seed remembers every call where there is no GPU yet
         if torch.cuda.is_available():
             torch.cuda.manual_seed_all(number)
-        with fabric.autocast():
+        half = settings.precision == "bf16-mixed"
+        with torch.autocast(network.device.type, torch.bfloat16, enabled=half):
             loss = network.loss(rows, np.random.default_rng([self.seed, 2, step]), step / self.total)
         value = self._told(network.counted)
         if not math.isfinite(value):
@@ -135,7 +135,7 @@ class Loop:
                 f"try --set training.learning_rate={rate / 4:g}"
             )
         self.optimizer.clear()
-        fabric.backward(loss)
+        loss.backward()
         reduce_gradients(network.summed, self.group)
         for table in network.tables.values():
             table.reduce()
@@ -259,16 +259,6 @@ class Loop:
                 self.averages[name] = torch.from_numpy(np.array(array)).reshape(weights[name].shape).to(weights[name])
             self.network.restore({name: np.array(array) for name, array in below(more, "sampler.").items()})
         return done
-
-
-def fabric_of(settings: LoopSettings) -> Any:
-    """Set up device and precision."""
-    import logging  # noqa: PLC0415
-
-    from lightning_fabric import Fabric  # noqa: PLC0415  (a second, which only training should pay)
-
-    logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
-    return Fabric(accelerator=settings.device, devices=1, precision=settings.precision)
 
 
 def rate_factor(settings: LoopSettings, step: int, total: int) -> float:
