@@ -42,14 +42,17 @@ def fit_scale(scorer: FusedScorer, words: Words, validation: Split, top: TopK) -
         return scale
     mask = top.labels >= 0
     trained = logistic(top.scores[mask], contains(validation.targets, top.labels)[mask])
-    new = logistic(*as_new(scorer, words, validation))
+    new = logistic(*as_new(scorer, words, validation, top))
     if trained is None or new is None:
         return scale
     return Scale(new[0] / trained[0], (new[1] - trained[1]) / trained[0], scale.top)
 
 
-def as_new(scorer: FusedScorer, words: Words, validation: Split) -> tuple[Floats, NDArray[np.bool_]]:
-    """Score trained labels as if they had been added: of the best of each point, the scores and which are right."""
+def as_new(scorer: FusedScorer, words: Words, validation: Split, top: TopK) -> tuple[Floats, NDArray[np.bool_]]:
+    """Score trained labels as if they had been added: of the best of each point, the scores and which are right.
+
+    `top` are the best trained labels of the points.
+    """
     names, texts = validation.labels.texts, validation.need_texts("a scale")
     assert names is not None, "fit_scale has seen them"
     draw = np.random.default_rng(0)
@@ -66,12 +69,10 @@ def as_new(scorer: FusedScorer, words: Words, validation: Split) -> tuple[Floats
     count = max(1, round(BEST * len(labels) / len(names)))
     added = Additions.of(names.take(labels).tolist(), words, scorer.vectors, near)
     scores, hits = list[Floats](), list[NDArray[np.bool_]]()
-    rows = np.sort(draw.permutation(len(validation))[: min(POINTS, PAIRS // count)]).tolist()
-    highest_of = np.maximum(scorer.top(Query([texts[row] for row in rows]), 1).scores[:, 0], 0)
-    for row, of_trained in zip(rows, highest_of.tolist(), strict=True):
+    for row in np.sort(draw.permutation(len(validation))[: min(POINTS, PAIRS // count)]).tolist():
         query = Query([texts[row]])
         proposed = [voice.candidates(query, BEST) for voice, _ in scorer.voices]
-        places, own = added.scores(query, scorer, proposed, of_trained)
+        places, own = added.scores(query, scorer, proposed, float(top.scores[row].max(initial=0.0)))
         best = np.argsort(-own, kind="stable")[:count]
         chosen = labels[places[best]]
         allowed = ~np.isin(chosen, _row(validation.excluded, row))
