@@ -11,6 +11,7 @@ MINUTES ?= 60
 INPUTS ?= 1000000
 SEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport PYTHONDONTWRITEBYTECODE  # else each of some hundred processes compiles torch again
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
