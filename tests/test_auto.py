@@ -114,7 +114,7 @@ def test_among_equals_the_first_of_the_portfolio_is_taken_and_nothing_worse_than
 def test_what_would_not_end_in_time_is_shortened_beforehand(points):
     world = World()
     whole = world.seconds(lt.find_recipe("frugal"), points)
-    record = world.search(1.15 * whole, points, settings=(("lexical.neighbours", 5),)).run()
+    record = world.search(1.3 * whole, points, settings=(("lexical.neighbours", 5),)).run()
     assert record.record["chosen"] == "frugal"
     assert 0.5 <= record.record["epochs"] < 1
     assert record.recipe.stages[0].epochs < lt.find_recipe("frugal").stages[0].epochs

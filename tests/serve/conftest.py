@@ -56,3 +56,11 @@ def client():
     """One service for all tests of a module that change nothing."""
     with running(Double("animals", ANIMALS, FREQUENCIES)) as client:
         yield client
+
+
+def until(condition, seconds=60.0):
+    """Wait until something holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.005)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from serve.conftest import ANIMALS, running
+from serve.conftest import ANIMALS, running, until
 from serve.double import Double
 
 from longtail.serve.settings import Limits
@@ -25,13 +24,6 @@ def gated():
 
 def ask(client, *texts, **more):
     return client.post("/v1/predict", json={"texts": list(texts), **more})
-
-
-def until(condition, seconds=5.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.005)
 
 
 def waiting(client):

@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 from conftest import ROOT
+from serve.conftest import until
 from typer.testing import CliRunner
 
 from longtail.cli import app
@@ -63,13 +64,6 @@ def best(address: str, text: str) -> list[str]:
     answer = httpx.post(f"{address}/v1/predict", json={"texts": [text]}, timeout=60)
     assert answer.status_code == 200, answer.text
     return [label["text"] for label in answer.json()["predictions"][0]["labels"]]
-
-
-def until(condition, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
 
 
 class Load:

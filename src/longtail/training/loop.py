@@ -135,7 +135,7 @@ class Loop:
                 f"try --set training.learning_rate={rate / 4:g}"
             )
         self.optimizer.clear()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         reduce_gradients(network.summed, self.group)
         for table in network.tables.values():
             table.reduce()
