@@ -96,7 +96,7 @@ def test_one_query_with_unknown_words_equals_its_bag_to_the_bit(pairs, tokens):
 
 
 def test_pairs_are_read_by_their_words():
-    words = Words.fit(["white horse"], pairs=True)
+    words = Words.fit(["white horse", "a white horse"], pairs=True)
     assert words.bag(["whits horze"]).toarray()[0, words.places["white horse"]] > 0
 
 

@@ -54,6 +54,7 @@ class Linear(Voice):
     tolerance: float = Field(default=0.1, gt=0)  # of the solver
     prune: float = Field(default=0.1, ge=0)  # smaller weights are dropped
     beam: int = Field(default=10, ge=1, le=1000)  # nodes of a level that a search follows
+    pairs: bool = False  # pieces of names and pairs of words count too
 
     def check(self, recipe: Any) -> None:
         """Ask for the compiler of the solver."""
@@ -69,6 +70,7 @@ class Linear(Voice):
         """Cluster the labels and train the classifiers, tree by tree."""
         seed, scratch = run.get("seed", 0), run.get("scratch")
         names, texts = train.labels.texts, train.need_texts("linear")
+        words = words.paired if self.pairs else words
         bags, original = words.bag(texts), train.original
         vectors = pifa(original.targets, words.bag(original.need_texts("linear")))
         if names is not None:
@@ -99,15 +101,16 @@ class Linear(Voice):
 
     def load(self, folder: Path, words: Words) -> LinearScorer:
         """Open the scorer of a model folder."""
-        return LinearScorer.load(folder, words, self.beam)
+        return LinearScorer.load(folder, words.paired if self.pairs else words, self.beam)
 
     def cost(self, sizes: Sizes) -> Cost:
         """Count the entries of rows, most of them of words of a label's own points, and those that a solver reads.
 
         Points with many words are told apart in fewer passes. The time is that of two fits: held-out points come first.
         """
-        entries = self.trees * (1.5 * sizes.pairs * sizes.words + 16 * sizes.labels)
-        read = self.trees * sizes.pairs * sizes.words**0.5 * (self.leaf + self.branching) * self.iterations / 4
+        words = sizes.words * (2.5 if self.pairs else 1)
+        entries = self.trees * (1.5 * sizes.pairs * words + 16 * sizes.labels)
+        read = self.trees * sizes.pairs * words**0.5 * (self.leaf + self.branching) * self.iterations / 4
         return Cost(memory=COMPILER + 3 * ENTRY * entries, disk=ENTRY * entries, seconds=read * 1e-8)
 
 

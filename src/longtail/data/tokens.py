@@ -2,7 +2,7 @@
 
 A word is a run of letters, digits or underscores, lower-cased; where a language has no spaces, pairs of letters are
 words (`unspaced`). With `pairs`, the pieces of names (getElementById) are
-words too, and so are any two that follow each other. Weights are (1 + ln tf) · idf with the smooth
+words too, and so are any two that follow each other in more than one text; they weigh less. Weights are (1 + ln tf) · idf with the smooth
 idf = 1 + ln((1 + n) / (1 + df)), at most 5 for function words, and every bag has length one. Words that are not known
 are read as known ones near to them, which share their count.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import chain, pairwise
@@ -32,6 +32,7 @@ from longtail.types import Floats, Ints, Texts
 SCHEMA = (Array("idf", ("vocabulary",), low=1e-6),)  # bags are divided by their length, which must not be zero
 MEMO = 1_000_000  # texts whose bags are kept at most
 FUNCTION = np.float32(5)  # idf of function words at most: titles have too few of them
+PAIR, PAIRED = np.float32(0.7), 2  # what a pair weighs beside a word; texts that must have it
 MILLION = 1_000_000
 UNKNOWN = 2**16  # unknown words whose readings are kept at most
 WORD = re.compile(r"\w+")
@@ -110,6 +111,8 @@ class Words:
     pairs: bool = False
     memo: list[Memo] = field(default_factory=list, repr=False)  # one at most, while a model is fitted
     unknown: dict[str, Shares] = field(default_factory=dict, repr=False)  # how unknown words were read
+    fitted_to: list[Sequence[str]] = field(default_factory=list, repr=False)  # while a model is fitted
+    folder: Path | None = None  # of the model that they were opened from
 
     def __len__(self) -> int:
         return len(self.vocabulary)
@@ -118,6 +121,13 @@ class Words:
     def places(self) -> dict[str, int]:
         """Where each word stands in the vocabulary."""
         return {word: place for place, word in enumerate(self.vocabulary)}
+
+    @cached_property
+    def paired(self) -> Words:
+        """The same with pairs too, of the same texts or from the same folder; made once for all who want it."""
+        if self.folder is not None:
+            return Words.load(self.folder, pairs=True)
+        return Words.fit(*self.fitted_to, pairs=True)
 
     @cached_property
     def function(self) -> frozenset[str]:
@@ -131,8 +141,12 @@ class Words:
         )
 
     @classmethod
-    def fit(cls, *collections: Iterable[str], pairs: bool = False) -> Words:
-        """Count the texts that hold each word, over all collections; their bags are kept until `forget`."""
+    def fit(cls, *collections: Sequence[str], pairs: bool = False) -> Words:
+        """Count the texts that hold each word, over all collections; their bags are kept until `forget`.
+
+        >>> Words.fit(["red cat", "a red cat", "red dog"], pairs=True).vocabulary.tolist()
+        ['a', 'cat', 'dog', 'red', 'red cat']
+        """
         numbers: dict[str, int] = {}  # of words, as they come
         number = numbers.setdefault
         places: dict[str, int] = {}
@@ -157,14 +171,22 @@ class Words:
             for word in function_words(lambda word: seen[sorted_place[numbers[word]]] if word in numbers else 0)
         ]
         idf[plain] = np.minimum(idf[plain], FUNCTION)
-        words = cls(Texts(vocabulary), idf, pairs)
+        if pairs:
+            paired = np.fromiter((" " in word for word in vocabulary), np.bool_, len(vocabulary))
+            idf[paired] *= PAIR
+            kept = np.flatnonzero(~paired | (seen >= PAIRED))
+            vocabulary, idf, counts = [vocabulary[place] for place in kept], idf[kept], sp.csr_array(counts[:, kept])
+        words = cls(Texts(vocabulary), idf, pairs, fitted_to=list(collections))
         if texts <= MEMO:
             words.memo.append(Memo(places, words._weighed(counts)))
         return words
 
     def forget(self) -> None:
-        """Let go of the bags of the texts that the words were fitted to."""
+        """Let go of the texts that the words were fitted to, and of their bags."""
         self.memo.clear()
+        self.fitted_to.clear()
+        if "paired" in self.__dict__:
+            self.paired.forget()
 
     def bag(self, texts: Iterable[str]) -> sp.csr_array:
         """Weigh the known words of each text: (N, V), rows of length one or empty."""
@@ -249,7 +271,7 @@ class Words:
         vocabulary = read_texts(folder / f"{_name(pairs)}.arrow")["text"]
         arrays = read_arrays(folder / f"{_name(pairs)}.safetensors")
         (idf,) = checked(arrays, SCHEMA, vocabulary=len(vocabulary))
-        return cls(vocabulary, idf, pairs)
+        return cls(vocabulary, idf, pairs, folder=folder)
 
 
 def _counts(

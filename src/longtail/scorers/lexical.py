@@ -52,15 +52,11 @@ class Lexical(Voice):
         if not self.settled:
             raise RecipeError("lexical: neighbours, power, share and pairs are not all chosen; call choose first")
         names, texts = train.labels.texts, train.need_texts("knn")
-        if self.pairs:
-            words = Words.fit(texts, names or [], pairs=True)
+        words = words.paired if self.pairs else words
         if names is None and self.share:
             raise DataError("the labels have no texts", remedy="set lexical.share=0 to use training points only")
         labels = words.bag(names or [""] * len(train.labels))
-        scorer = LexicalScorer(words, Inverted.build(labels, words.bag(texts)), train.targets, self)
-        if self.pairs:
-            words.forget()  # nobody else has these
-        return scorer
+        return LexicalScorer(words, Inverted.build(labels, words.bag(texts)), train.targets, self)
 
     def load(self, folder: Path, words: Words) -> LexicalScorer:
         """Open the scorer of a model folder."""
@@ -225,7 +221,7 @@ class LexicalScorer:
     def load(cls, folder: Path, words: Words, settings: Lexical) -> LexicalScorer:
         """Open what `save` wrote."""
         arrays = read_arrays(folder / "lexical.safetensors")
-        words = Words.load(folder, pairs=True) if settings.pairs else words
+        words = words.paired if settings.pairs else words
         targets = matrix_of(arrays, "targets", low=0)
         near = Inverted.of_arrays(arrays, (targets.shape[1], targets.shape[0]), len(words))
         return cls(words, near, targets, settings)

@@ -200,7 +200,9 @@ class LinearScorer:
         return np.asarray(np.exp(-TEMPER * short * short), np.float32)
 
     def save(self, folder: Path) -> None:
-        """Write the trees into a model folder; the words are the model's."""
+        """Write the trees into a model folder; words that are not its own are written by their owner."""
+        if self.words.pairs:
+            self.words.save(folder)
         write_arrays(folder / FILE, self.forest.arrays() | {"labels": np.array([self.count], np.int64)})
 
     @classmethod
