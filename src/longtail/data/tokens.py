@@ -2,9 +2,9 @@
 
 A word is a run of letters, digits or underscores, lower-cased; where a language has no spaces, pairs of letters are
 words (`unspaced`). With `pairs`, the pieces of names (getElementById) are
-words too, and so are any two that follow each other in more than one text; they weigh less. Weights are (1 + ln tf) · idf with the smooth
-idf = 1 + ln((1 + n) / (1 + df)), at most 5 for function words, and every bag has length one. Words that are not known
-are read as known ones near to them, which share their count.
+words too, and so are any two that follow each other in more than one text, which weigh less. Weights are
+(1 + ln tf) · idf with the smooth idf = 1 + ln((1 + n) / (1 + df)), at most 5 for function words, and every bag has
+length one. Words that are not known are read as known ones near to them, which share their count.
 """
 
 from __future__ import annotations
