@@ -230,3 +230,22 @@ def test_the_levels_of_a_tree_hold_each_other():
     for upper, lower in pairwise(levels):
         assert len(np.unique(np.stack([upper.of, lower.of]), axis=1).T) == len(lower)
     assert np.diff(levels[-1].starts).max() <= 64
+
+
+def test_pairs_of_words_tell_what_words_alone_cannot(tmp_path):
+    texts = ["new york", "york new town", "old york", "york old town"] * 6
+    train = from_rows({"train": (texts, [[0], [1], [0], [1]] * 6)}, label_texts=["city", "hamlet"]).train
+    words = Words.fit(train.texts, train.labels.texts)
+    settings = Linear(pairs=True)
+    scorer = settings.fit(train, words)
+    assert scorer.words is words.paired
+    assert {"new york", "york new"} <= set(scorer.words.vocabulary.tolist())
+    query = Query(["new york", "york new"])
+    assert scorer.top(query, 1)[0].ravel().tolist() == [0, 1]
+    plain = Linear().fit(train, words).top(query, 2)[1]
+    np.testing.assert_allclose(plain[0], plain[1])
+    words.save(tmp_path)
+    scorer.save(tmp_path)
+    opened = settings.load(tmp_path, Words.load(tmp_path))
+    for found, wanted in zip(opened.top(query, 2), scorer.top(query, 2), strict=True):
+        np.testing.assert_array_equal(found, wanted)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from longtail.data.tokens import Words
+from longtail.data.tokens import PAIR, Words
 
 TEXTS = ["Red cat, red dog", "the old-dog 3", "", "ünïcode CAT_1", "red"]
 
@@ -33,3 +33,19 @@ def test_save_and_load(tmp_path):
     again = Words.load(tmp_path)
     assert again.vocabulary == words.vocabulary
     np.testing.assert_array_equal(again.idf, words.idf)
+
+
+def test_pairs_need_two_texts_and_weigh_less_than_words():
+    words = Words.fit(["red cat", "red cat", "red dog"], pairs=True)
+    assert words.vocabulary.tolist() == ["cat", "dog", "red", "red cat"]
+    assert words.idf[words.places["red cat"]] == np.float32(PAIR) * words.idf[words.places["cat"]]
+
+
+def test_pairs_are_fitted_to_the_same_texts_once_and_forgotten_with_them(tmp_path):
+    words = Words.fit(["red cat", "red cat"], ["dog"])
+    assert words.paired is words.paired and "red cat" in words.paired.places
+    words.forget()
+    assert not words.memo and not words.paired.memo and not words.fitted_to
+    words.save(tmp_path)
+    words.paired.save(tmp_path)
+    assert Words.load(tmp_path).paired.vocabulary.tolist() == words.paired.vocabulary.tolist()
