@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from longtail.index import Index
 from longtail.pipeline import fit
 from longtail.stored import open_store, place_of
 from longtail.stores.memory import MemoryStore
-from longtail.stores.shards import PartQuery, ShardStore
+from longtail.stores.shards import PartQuery, ShardsPlace, ShardStore
 
 uvicorn = pytest.importorskip("uvicorn", reason="no service; the extra `serve` brings it")
 draw = np.random.default_rng(0)
@@ -115,3 +116,31 @@ def test_what_is_wrong_is_told(run: Path, services: list[Served], tmp_path: Path
     for address in ("shards://", "shards://,", "shards://host:port", "shards://a,,b"):
         with pytest.raises(DataError, match="no hosts in the address"):
             place_of(address, {"files": {}})
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "no JSON", "[]", "{}", '{"labels": [[101]], "scores": [[1.0]]}', '{"labels": [[-1]], "scores": [[1.0]]}',
+        '{"labels": [[1]], "scores": [[NaN]]}', '{"labels": [[1, 2]], "scores": [[1.0]]}',
+        '{"labels": [1], "scores": [1.0]}', '{"labels": [["x"]], "scores": [[1.0]]}',
+        '{"labels": [[9e99]], "scores": [[1.0]]}',
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_none_is_refused(answer: str) -> None:
+    class Liar(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer.encode())
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Liar) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = ShardsPlace(f"shards://127.0.0.1:{server.server_port}", "hash")
+        with pytest.raises(DataError, match="did not answer with labels of this model"):
+            place.open(MODEL)
+        server.shutdown()

@@ -87,7 +87,7 @@ class ShardStore(EngineStore):
         """Ask all parts for one query."""
         asked = PartQuery.of(np.array([query[:-1]], np.float32), k, allow=None if allow is None else allow.tolist())
         here = k > DEEPEST or len(asked.allow or ()) > ALLOWED
-        labels, _ = asked.search(self) if here else self.place.ask(asked)
+        labels, _ = asked.search(self) if here else self.place.ask(asked, len(self))
         return [int(label) for label in labels[0]]
 
     def search(self, queries: Floats, k: int) -> tuple[Ints, Floats]:
@@ -95,7 +95,8 @@ class ShardStore(EngineStore):
         k = min(k, len(self))
         if k > DEEPEST:
             return self.exact(queries, k)
-        blocks = [self.place.ask(PartQuery.of(queries[at : at + MOST], k)) for at in range(0, len(queries), MOST)]
+        asked = [PartQuery.of(queries[at : at + MOST], k) for at in range(0, len(queries), MOST)]
+        blocks = [self.place.ask(block, len(self)) for block in asked]
         empty = np.zeros((0, k))
         labels, scores = zip(*blocks, strict=True) if blocks else ((empty,), (empty,))
         return np.concatenate(labels).astype(np.int32), np.concatenate(scores).astype(np.float32)
@@ -160,29 +161,30 @@ class ShardsPlace:
     def __str__(self) -> str:
         return f"{len(self.connections.hosts)} shards"
 
-    def ask(self, asked: PartQuery) -> tuple[Ints, Floats]:
-        """Ask every service for its part of the labels, all at once, and keep the k best; among equals the smaller."""
+    def ask(self, asked: PartQuery, count: int) -> tuple[Ints, Floats]:
+        """Ask every service for its part of so many labels, all at once; the k best are kept, of equals the smaller."""
         body = vars(asked) | {"hash": self.hash, "parts": len(self.connections.hosts)}
         again = self.connections.held is not None  # a service may have closed what was idle
         try:
             for part, connection in enumerate(self.connections.each()):
                 connection.request("POST", PATH, json.dumps(body | {"part": part}), dict(self.headers))
-            answers = [self._answer(connection) for connection in self.connections.each()]
+            answers = [self._answer(connection, count) for connection in self.connections.each()]
         except (OSError, http.client.HTTPException) as reason:
             self.connections.close()
             if again:
-                return self.ask(asked)
+                return self.ask(asked, count)
             raise StoreDown(f"a shard does not answer ({one_line(reason)}); start it, or ask again") from None
         except BaseException:
             self.connections.close()  # what the others would have said is not read any more
             raise
-        labels = np.concatenate([np.array(answer["labels"], np.int64) for answer in answers], axis=1)
-        scores = np.concatenate([np.array(answer["scores"], np.float32) for answer in answers], axis=1)
+        if len({len(labels) for labels, _ in answers}) != 1:
+            raise _unreadable("a shard")
+        labels, scores = (np.concatenate(part, axis=1) for part in zip(*answers, strict=True))
         order = np.argsort(-scores, axis=1, kind="stable")[:, : asked.k]  # parts come in the order of their labels
         return np.take_along_axis(labels, order, 1), np.take_along_axis(scores, order, 1)
 
-    def _answer(self, connection: http.client.HTTPConnection) -> Mapping[str, Any]:
-        """Read the answer of one service."""
+    def _answer(self, connection: http.client.HTTPConnection, count: int) -> tuple[NDArray[np.int64], Floats]:
+        """Read the answer of one service: labels, of which there are so many, and scores."""
         response = connection.getresponse()
         content = response.read()
         if response.status in (404, 409, 429, 503):  # it serves another model for a moment, or has too much to do
@@ -192,7 +194,16 @@ class ShardsPlace:
                 f"the shard {connection.host}:{connection.port} refused: {_detail(content)}",
                 remedy="its API key goes into the address: shards://:KEY@host1,host2",
             )
-        return dict(json.loads(content))
+        try:
+            answer = json.loads(content)
+            labels, scores = np.array(answer["labels"], np.int64), np.array(answer["scores"], np.float32)
+            sound = labels.ndim == 2 and labels.shape == scores.shape and bool(np.isfinite(scores).all())
+            sound = sound and labels.min(initial=0) >= 0 and labels.max(initial=-1) < count
+        except (ValueError, KeyError, TypeError, OverflowError):
+            sound = False
+        if not sound:
+            raise _unreadable(f"the shard {connection.host}:{connection.port}")
+        return labels, scores
 
     def facts(self) -> Mapping[str, Any] | None:
         """Nothing is measured: a part looks at all of its labels."""
@@ -209,7 +220,7 @@ class ShardsPlace:
 
     def open(self, model: MemoryStore) -> ShardStore:
         """Ask every service for one label."""
-        labels, _ = self.ask(PartQuery.of(np.zeros((1, model.dim), np.float32), 1))
+        labels, _ = self.ask(PartQuery.of(np.zeros((1, model.dim), np.float32), 1), len(model))
         if len(model) and not labels.size:
             raise ModelError("the shards have no labels; serve the model there")
         return ShardStore(model.rows, model.bias, place=self)
@@ -217,6 +228,11 @@ class ShardsPlace:
     def journal(self, folder: Path, model: str, current: Callable[[], str]) -> Journal:
         """Open the file beside the model."""
         return Journal(folder, model, current)
+
+
+def _unreadable(what: str) -> DataError:
+    """Refuse an answer that is none."""
+    return DataError(f"{what} did not answer with labels of this model", remedy="serve the same model there")
 
 
 def _detail(content: bytes) -> str:
