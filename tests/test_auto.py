@@ -15,7 +15,7 @@ from test_cli import run
 import longtail as lt
 from longtail.auto import portfolio as table
 from longtail.auto.portfolio import BAR, PORTFOLIO, Auto, portfolio
-from longtail.auto.search import FEW, SMALL, Search, fewer_epochs, for_share, seconds_of
+from longtail.auto.search import FEW, SMALL, Search, Trial, fewer_epochs, for_share, seconds_of
 from longtail.data.dataset import from_rows
 from longtail.errors import BadArgument, RecipeError
 from longtail.pipeline import gauge
@@ -114,7 +114,8 @@ def test_among_equals_the_first_of_the_portfolio_is_taken_and_nothing_worse_than
 def test_what_would_not_end_in_time_is_shortened_beforehand(points):
     world = World()
     whole = world.seconds(lt.find_recipe("frugal"), points)
-    record = world.search(1.3 * whole, points, settings=(("lexical.neighbours", 5),)).run()
+    only_frugal = (("encoder.dim", 256), ("linear.trees", 2), ("training.epochs", 5), ("training.min_steps", 400))
+    record = world.search(1.3 * whole, points, settings=only_frugal).run()
     assert record.record["chosen"] == "frugal"
     assert 0.5 <= record.record["epochs"] < 1
     assert record.recipe.stages[0].epochs < lt.find_recipe("frugal").stages[0].epochs
@@ -287,3 +288,18 @@ def test_the_command_line_says_what_would_be_tried_and_refuses_what_makes_no_sen
     refused = run("train", "knn", "--data", folder / "d", "--out", folder / "dry", "--budget", "9s")
     assert refused.returncode == 4
     assert "--budget is for auto" in refused.stderr
+
+
+def test_a_trial_is_not_begun_that_would_cost_the_fit_of_the_best_so_far(points):
+    search = World().search(600, points)
+    linear, frugal = (
+        next(one for one in search.candidates if one.name == name) for name in ("linear", "frugal, short")
+    )
+    seconds = search.reckoned_trial(linear, 0.25)
+    best = Trial("linear", 0.25, 1000, seconds, 60.0, fitting=seconds)
+    search.trials.append(best)
+    assert search._no_time(frugal, 0.25, [best]) == ""
+    fit, trial = search.ending(linear)[1], search.reckoned_trial(frugal, 0.25)
+    search.ending = lambda one, after=0.0: (1.0, fit) if after < trial / 2 or one is frugal else None
+    assert search._no_time(frugal, 0.25, [best]) == "the best so far"
+    assert search._no_time(frugal, 0.25, [replace(best, failed="too much")]) == ""

@@ -60,6 +60,7 @@ class Trial:
     propensity: float = 0.0  # PSP@5, in percent
     values: tuple[float, ...] = ()  # what each held-out point adds to the sum of the two
     failed: str = ""
+    fitting: float = 0.0  # seconds of the fit alone, without those of measuring
 
     @property
     def quality(self) -> float:
@@ -109,7 +110,7 @@ class Search:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the search began, those of a stopped one included."""
+        """Seconds since the search began."""
         return self.clock() - self.began
 
     def run(self) -> Choice:
@@ -138,20 +139,23 @@ class Search:
             return 1.0, []
         left = self.auto.budget - self.elapsed
         room, limit = (1 - PLANNED) * left, PLANNED * left
-        hopeful = []
+        hopeful: list[Candidate] = []
+        sure: list[str] = []  # whose fits end in time: their trials come first, then the cheapest
         for one in self.candidates:
             least = self.reckoned(one, fewer_epochs(one.recipe, EPOCHS[-1]), self.sizes)
             if least > DOUBT * room and one is not self.bar:
                 self.left_out[one.name] = f"a fit would take about {least:.0f} s, and {room:.0f} s are left for it"
             else:
                 hopeful.append(one)
+                sure += [one.name] if self.reckoned(one, one.recipe, self.sizes) <= room else []
         shares = [share for share in SHARES if share == 1 or share * len(self.kept) >= SMALL]
         for share in shares:
             rounds = 1 + min(round(math.log2(1 / share)), math.ceil(math.log2(max(1, len(hopeful)))))
             if rounds * sum(self.reckoned_trial(one, share) for one in hopeful) <= limit:
                 return share, hopeful
         tried = [one for one in hopeful if one is self.bar]
-        for one in hopeful:
+        cost = {one.name: 0.0 if one.name in sure else self.reckoned_trial(one, shares[-1]) for one in hopeful}
+        for one in sorted(hopeful, key=lambda one: cost[one.name]):
             if one is not self.bar:
                 if sum(self.reckoned_trial(other, shares[-1]) for other in (*tried, one)) <= limit:
                     tried.append(one)
@@ -162,7 +166,7 @@ class Search:
     def _searched(self) -> Choice:
         """Run the rounds, and choose among what the last whole one tried."""
         share, alive = self._planned()
-        if self.bar is not None and not self._worthwhile(self.bar, share):
+        if self.bar is not None and self._no_time(self.bar, share):
             return self._untested("the budget is too small for trials")
         names, last = [one.name for one in self.candidates], list[Trial]()
         while alive:
@@ -186,8 +190,8 @@ class Search:
             self.left_out.update(before["left_out"])
             return before["share"], [one for one in self.candidates if one.name in before["names"]]
         share, tried = self.plan()
-        plan = {"share": share, "names": [one.name for one in tried], "left_out": self.left_out}
-        self._keep(file, {"auto": self.auto.dump(), **plan})
+        plan = {"auto": self.auto.dump(), "names": [one.name for one in tried], "left_out": self.left_out}
+        self._keep(file, {"share": share, **plan})
         return share, tried
 
     def _round(self, alive: Sequence[Candidate], share: float, *, first: bool) -> list[Trial]:
@@ -196,18 +200,22 @@ class Search:
         quick = sorted((one for one in alive if not one.recipe.trains), key=lambda one: self.reckoned_trial(one, share))
         order = sorted([*quick, *(one for one in alive if one.recipe.trains)], key=lambda one: one is not self.bar)
         for one in order:
-            if first and one is not self.bar and not self._worthwhile(one, share):
-                self.left_out[one.name] = "after a trial there would be no time for a fit"
+            if first and one is not self.bar and (missing := self._no_time(one, share, tried)):
+                self.left_out[one.name] = f"after a trial there would be no time for {missing}"
                 continue
             trial = self._trial(one, share)
             tried.append(trial)
             self.trials.append(trial)
         return tried
 
-    def _worthwhile(self, one: Candidate, share: float) -> bool:
-        """Return whether a trial ends in time, and a fit after it too."""
-        trial = self.reckoned_trial(one, share)
-        return self.elapsed + trial <= self.until and self.ending(one, after=trial) is not None
+    def _no_time(self, one: Candidate, share: float, tried: Sequence[Trial] = ()) -> str:
+        """Return what there is no time for after a trial: a fit of it, or of the best so far that ends in time now."""
+        trial, by_name = self.reckoned_trial(one, share), {one.name: one for one in self.candidates}
+        if self.elapsed + trial > self.until or self.ending(one, after=trial) is None:
+            return "a fit"
+        ended = [by_name[other.name] for other in sorted(tried, key=lambda other: -other.quality) if not other.failed]
+        best = next((other for other in ended if self.ending(other) is not None), None)
+        return "the best so far" if best is not None and self.ending(best, after=trial) is None else ""
 
     def _time_for(self, alive: Sequence[Candidate], better: Sequence[Candidate], share: float) -> bool:
         """Return whether another round leaves time for a whole fit of any of those that are better."""
@@ -254,8 +262,11 @@ class Search:
             if self.progress:
                 self.progress(f"trying {one.name} on {len(train):,} points, {what}", done, total)
 
+        began = self.clock()
         try:
-            top = self.fit(recipe, train, told).predict_split(held_out, 5)
+            model = self.fit(recipe, train, told)
+            trial = replace(trial, fitting=round(self.clock() - began, 3))
+            top = model.predict_split(held_out, 5)
         except LongtailError as reason:
             return replace(trial, failed=str(reason))
         inverse = Propensity.of(train.dataset).inverse(frequencies(train.original.targets), len(train))
@@ -281,14 +292,18 @@ class Search:
             self.sizes, points=len(train), labels=len(train.labels), pairs=train.targets.nnz, vocabulary=vocabulary
         )
 
-    def reckoned(self, one: Candidate, recipe: Recipe, sizes: Sizes) -> float:
-        """Reckon the seconds of a fit from the candidate's last trial; before it from the trials of those like it."""
-        ended = [trial for trial in self.trials if not trial.failed]
+    def reckoned(self, one: Candidate, recipe: Recipe, sizes: Sizes, *, measured: bool = False) -> float:
+        """Reckon the seconds of a fit from the candidate's last trial; before it from the trials of those like it.
+
+        The quickest says nothing of others: a trial takes some time whatever it does.
+        """
+        ended = [trial for trial in self.trials if not trial.failed and (trial.name != BAR or one is self.bar)]
         own = [trial for trial in ended if trial.name == one.name][-1:]
         alike = [trial for trial in ended if self._recipe(trial).trains == one.recipe.trains]
         taken = own or alike or ended
         estimated = sum(self._estimated(trial) for trial in taken)
-        pace = sum(trial.seconds for trial in taken) / estimated if taken else 1.0
+        took = sum(trial.seconds if measured else trial.fitting for trial in taken)
+        pace = took / estimated if taken else 1.0
         return SAFE * pace * seconds_of(recipe, sizes)
 
     def _recipe(self, trial: Trial) -> Recipe:
@@ -301,7 +316,7 @@ class Search:
 
     def reckoned_trial(self, one: Candidate, share: float) -> float:
         """Reckon the seconds of a trial."""
-        return self.reckoned(one, for_share(one.recipe, share), self.sizes_at(share))
+        return self.reckoned(one, for_share(one.recipe, share), self.sizes_at(share), measured=True)
 
     def ending(self, one: Candidate, *, after: float = 0.0) -> tuple[float, float] | None:
         """Return the share of the epochs with which a fit ends in time, and its seconds; None where it does not.

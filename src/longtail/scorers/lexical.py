@@ -77,7 +77,7 @@ class Lexical(Voice):
         index = 24 * sizes.words * texts + 16 * texts + 8 * sizes.pairs
         pairs = 2.5 if self.pairs is not False else 1.0  # pieces and pairs of words have an index of their own
         compiler = COMPILER if compiles() else 0
-        return Cost(memory=2 * pairs * index + compiler, disk=pairs * index, seconds=pairs * texts * 4e-5)
+        return Cost(memory=2 * pairs * index + compiler, disk=pairs * index, seconds=pairs * texts * 2.5e-5)
 
     def choose(
         self, train: Split, validation: Split | None, words: Words, **run: Unpack[Run]
