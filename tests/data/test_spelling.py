@@ -100,6 +100,15 @@ def test_pairs_are_read_by_their_words():
     assert words.bag(["whits horze"]).toarray()[0, words.places["white horse"]] > 0
 
 
+def test_an_unknown_word_is_never_read_as_a_pair():
+    texts = (
+        ["sort by"] * 3 + ["sort it"] * 3 + [f"create x{chr(97 + n % 26)}{chr(97 + n // 26)}" for n in range(300)] * 2
+    )
+    words = Words.fit(texts, pairs=True)
+    for word, known in (("sorting", "sort"), ("creating", "create")):
+        assert [(words.vocabulary[place], share) for place, share in words.read(word)] == [(known, 1.0)]
+
+
 def test_readings_that_are_kept_are_bounded(monkeypatch):
     monkeypatch.setattr("longtail.data.tokens.UNKNOWN", 3)
     words = Words.fit(["white horse"])

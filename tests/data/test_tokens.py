@@ -44,8 +44,9 @@ def test_pairs_need_two_texts_and_weigh_less_than_words():
 def test_pairs_are_fitted_to_the_same_texts_once_and_forgotten_with_them(tmp_path):
     words = Words.fit(["red cat", "red cat"], ["dog"])
     assert words.paired is words.paired and "red cat" in words.paired.places
+    paired = words.paired
     words.forget()
-    assert not words.memo and not words.paired.memo and not words.fitted_to
+    assert not words.memo and not paired.memo and not words.fitted_to and "paired" not in vars(words)
     words.save(tmp_path)
-    words.paired.save(tmp_path)
-    assert Words.load(tmp_path).paired.vocabulary.tolist() == words.paired.vocabulary.tolist()
+    paired.save(tmp_path)
+    assert Words.load(tmp_path).paired.vocabulary.tolist() == paired.vocabulary.tolist()

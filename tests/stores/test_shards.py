@@ -124,7 +124,8 @@ def test_what_is_wrong_is_told(run: Path, services: list[Served], tmp_path: Path
         "no JSON", "[]", "{}", '{"labels": [[101]], "scores": [[1.0]]}', '{"labels": [[-1]], "scores": [[1.0]]}',
         '{"labels": [[1]], "scores": [[NaN]]}', '{"labels": [[1, 2]], "scores": [[1.0]]}',
         '{"labels": [1], "scores": [1.0]}', '{"labels": [["x"]], "scores": [[1.0]]}',
-        '{"labels": [[9e99]], "scores": [[1.0]]}',
+        '{"labels": [[9e99]], "scores": [[1.0]]}', '{"labels": [[0.7]], "scores": [[1.0]]}', "[" * 100_000,
+        '{"labels": [[1], [2]], "scores": [[1.0], [1.0]]}', '{"labels": [[]], "scores": [[]]}',
     ],
 )  # fmt: skip
 def test_an_answer_that_is_none_is_refused(answer: str) -> None:
@@ -144,3 +145,10 @@ def test_an_answer_that_is_none_is_refused(answer: str) -> None:
         with pytest.raises(DataError, match="did not answer with labels of this model"):
             place.open(MODEL)
         server.shutdown()
+
+
+def test_an_answer_has_labels_of_its_part_each_once() -> None:
+    asked, scores = PartQuery.of(QUERIES[:1], 2, part=1, parts=2), np.zeros((1, 2), np.float32)
+    assert asked.fits(np.array([[50, 100]]), scores, 1, 101)
+    for labels in ([[49, 60]], [[50, 101]], [[60, 60]]):
+        assert not asked.fits(np.array(labels), scores, 1, 101)

@@ -61,6 +61,7 @@ class Trial:
     values: tuple[float, ...] = ()  # what each held-out point adds to the sum of the two
     failed: str = ""
     fitting: float = 0.0  # seconds of the fit alone, without those of measuring
+    budget: float = 0.0  # with another one it may not fail
 
     @property
     def quality(self) -> float:
@@ -229,15 +230,16 @@ class Search:
         identity = json.dumps([recipe.dump(), share, self.train.fingerprint])
         name = f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
         file = None if self.scratch is None else self.scratch / "trials" / name
-        if file is not None and file.exists():
-            before = read_json(file)
-            trial = Trial(**(before | {"values": tuple(before["values"])}))
+        before = read_json(file) if file is not None and file.exists() else {}
+        if "budget" in before and (not before["failed"] or before["budget"] == self.auto.budget):
+            trial = Trial(
+                **{name: before[name] for name in asdict(Trial("", 0, 0, 0))} | {"values": (*before["values"],)}
+            )
             self.began -= trial.seconds
             return trial
         self._warm_up(recipe)
         began = self.clock()
-        trial = self._measured(one, recipe, share)
-        trial = replace(trial, seconds=round(self.clock() - began, 3))
+        trial = replace(self._measured(one, recipe, share), seconds=round(self.clock() - began, 3))
         self._keep(file, asdict(trial))
         return trial
 
@@ -254,7 +256,7 @@ class Search:
     def _measured(self, one: Candidate, recipe: Recipe, share: float) -> Trial:
         """Fit and measure; what cannot be fitted, or not in time, has failed."""
         train, held_out = self.sample(share)
-        trial = Trial(one.name, share, len(train), 0.0)
+        trial = Trial(one.name, share, len(train), 0.0, budget=self.auto.budget)
 
         def told(what: str, done: int, total: int) -> None:
             if self.elapsed > self.until and one is not self.bar:

@@ -127,6 +127,7 @@ class Words:
         """The same with pairs too, of the same texts or from the same folder; made once for all who want it."""
         if self.folder is not None:
             return Words.load(self.folder, pairs=True)
+        assert self.fitted_to, "pairs are fitted before texts are forgotten"
         return Words.fit(*self.fitted_to, pairs=True)
 
     @cached_property
@@ -185,8 +186,9 @@ class Words:
         """Let go of the texts that the words were fitted to, and of their bags."""
         self.memo.clear()
         self.fitted_to.clear()
-        if "paired" in self.__dict__:
-            self.paired.forget()
+        paired = self.__dict__.pop("paired", None)  # voices that read pairs have it
+        if paired is not None:
+            paired.forget()
 
     def bag(self, texts: Iterable[str]) -> sp.csr_array:
         """Weigh the known words of each text: (N, V), rows of length one or empty."""
@@ -197,7 +199,7 @@ class Words:
         shares = self.unknown.get(word)
         if shares is None:
             pieces = word.split()
-            shares = self._pair(*pieces) if len(pieces) == 2 else self._spelling.near(word)
+            shares = self._pair(*pieces) if len(pieces) == 2 else self._near(word)
             if len(self.unknown) >= UNKNOWN:
                 self.unknown.clear()
             self.unknown[word] = shares
@@ -213,10 +215,19 @@ class Words:
         place = self.places.get(" ".join(self.vocabulary[reading[0][0]] for reading in readings))
         return () if place is None else ((place, 1.0),)
 
+    def _near(self, word: str) -> Shares:
+        """Read an unknown word as known ones, never as pairs."""
+        return tuple((int(self._single[place]), share) for place, share in self._spelling.near(word))
+
+    @cached_property
+    def _single(self) -> NDArray[np.int64]:
+        """Where the words stand that are no pairs."""
+        return np.array([place for place, word in enumerate(self.places) if " " not in word], np.int64)
+
     @cached_property
     def _spelling(self) -> Spelling:
         """What reads unknown words."""
-        return Spelling(list(self.places), self.idf)
+        return Spelling([word for word in self.places if " " not in word], self.idf[self._single])
 
     def _bag(self, texts: Iterable[str]) -> sp.csr_array:
         """Cut texts into words and weigh them."""

@@ -12,7 +12,7 @@ import json
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
@@ -55,7 +55,7 @@ class PartQuery:
         """Find the k largest scores of each query in this part of a model's vectors."""
         if not isinstance(store, MemoryStore):
             raise DataError("the model has no label vectors", remedy="ask for texts: /v1/predict")
-        first, end = (len(store) * place // self.parts for place in (self.part, self.part + 1))
+        first, end = self.bounds(len(store))
         some: Any = slice(first, end)
         labels = np.arange(first, end)
         if self.allow is not None:
@@ -63,6 +63,21 @@ class PartQuery:
         own = MemoryStore.of(store.take(some), store.bias[some])
         found, scores = own.exact(self._read(store.dim), min(self.k, len(labels)))
         return labels[found].astype(np.int32), scores
+
+    def bounds(self, count: int) -> tuple[int, int]:
+        """Return the first of so many labels that are in this part, and the one behind the last."""
+        return count * self.part // self.parts, count * (self.part + 1) // self.parts
+
+    def fits(self, labels: NDArray[Any], scores: Floats, rows: int, count: int) -> bool:
+        """Return whether this may be the answer for so many vectors and labels: those of the part, each once a row."""
+        first, end = self.bounds(count)
+        if labels.ndim != 2 or labels.shape != scores.shape or len(labels) != rows or not np.isfinite(scores).all():
+            return False
+        own = min(self.k, end - first)  # as many as it finds, unless only some are allowed
+        if labels.shape[1] > own or (self.allow is None and labels.shape[1] < own):
+            return False
+        inside = bool(((labels >= first) & (labels < end)).all())
+        return inside and bool((np.diff(np.sort(labels, axis=1), axis=1) > 0).all())
 
     def _read(self, dim: int) -> Floats:
         """Read the vectors (N, D)."""
@@ -87,7 +102,7 @@ class ShardStore(EngineStore):
         """Ask all parts for one query."""
         asked = PartQuery.of(np.array([query[:-1]], np.float32), k, allow=None if allow is None else allow.tolist())
         here = k > DEEPEST or len(asked.allow or ()) > ALLOWED
-        labels, _ = asked.search(self) if here else self.place.ask(asked, len(self))
+        labels, _ = asked.search(self) if here else self.place.ask(asked, 1, len(self))
         return [int(label) for label in labels[0]]
 
     def search(self, queries: Floats, k: int) -> tuple[Ints, Floats]:
@@ -95,8 +110,8 @@ class ShardStore(EngineStore):
         k = min(k, len(self))
         if k > DEEPEST:
             return self.exact(queries, k)
-        asked = [PartQuery.of(queries[at : at + MOST], k) for at in range(0, len(queries), MOST)]
-        blocks = [self.place.ask(block, len(self)) for block in asked]
+        cut = [queries[at : at + MOST] for at in range(0, len(queries), MOST)]
+        blocks = [self.place.ask(PartQuery.of(block, k), len(block), len(self)) for block in cut]
         empty = np.zeros((0, k))
         labels, scores = zip(*blocks, strict=True) if blocks else ((empty,), (empty,))
         return np.concatenate(labels).astype(np.int32), np.concatenate(scores).astype(np.float32)
@@ -161,30 +176,38 @@ class ShardsPlace:
     def __str__(self) -> str:
         return f"{len(self.connections.hosts)} shards"
 
-    def ask(self, asked: PartQuery, count: int) -> tuple[Ints, Floats]:
-        """Ask every service for its part of so many labels, all at once; the k best are kept, of equals the smaller."""
-        body = vars(asked) | {"hash": self.hash, "parts": len(self.connections.hosts)}
+    def ask(self, asked: PartQuery, rows: int, count: int) -> tuple[Ints, Floats]:
+        """Ask every service for its part of so many labels, all at once, about so many vectors.
+
+        The k best are kept, among equals the smaller.
+        """
+        hosts = len(self.connections.hosts)
+        every = [replace(asked, part=part, parts=hosts) for part in range(hosts)]
         again = self.connections.held is not None  # a service may have closed what was idle
         try:
-            for part, connection in enumerate(self.connections.each()):
-                connection.request("POST", PATH, json.dumps(body | {"part": part}), dict(self.headers))
-            answers = [self._answer(connection, count) for connection in self.connections.each()]
+            for own, connection in zip(every, self.connections.each(), strict=True):
+                body = json.dumps(vars(own) | {"hash": self.hash})
+                connection.request("POST", PATH, body, dict(self.headers))
+            answers = [
+                self._answer(connection, own, rows, count)
+                for own, connection in zip(every, self.connections.each(), strict=True)
+            ]
         except (OSError, http.client.HTTPException) as reason:
             self.connections.close()
             if again:
-                return self.ask(asked, count)
+                return self.ask(asked, rows, count)
             raise StoreDown(f"a shard does not answer ({one_line(reason)}); start it, or ask again") from None
         except BaseException:
             self.connections.close()  # what the others would have said is not read any more
             raise
-        if len({len(labels) for labels, _ in answers}) != 1:
-            raise _unreadable("a shard")
         labels, scores = (np.concatenate(part, axis=1) for part in zip(*answers, strict=True))
         order = np.argsort(-scores, axis=1, kind="stable")[:, : asked.k]  # parts come in the order of their labels
         return np.take_along_axis(labels, order, 1), np.take_along_axis(scores, order, 1)
 
-    def _answer(self, connection: http.client.HTTPConnection, count: int) -> tuple[NDArray[np.int64], Floats]:
-        """Read the answer of one service: labels, of which there are so many, and scores."""
+    def _answer(
+        self, connection: http.client.HTTPConnection, asked: PartQuery, rows: int, count: int
+    ) -> tuple[NDArray[np.int64], Floats]:  # fmt: skip
+        """Read the answer of one service: labels and scores."""
         response = connection.getresponse()
         content = response.read()
         if response.status in (404, 409, 429, 503):  # it serves another model for a moment, or has too much to do
@@ -196,13 +219,16 @@ class ShardsPlace:
             )
         try:
             answer = json.loads(content)
-            labels, scores = np.array(answer["labels"], np.int64), np.array(answer["scores"], np.float32)
-            sound = labels.ndim == 2 and labels.shape == scores.shape and bool(np.isfinite(scores).all())
-            sound = sound and labels.min(initial=0) >= 0 and labels.max(initial=-1) < count
-        except (ValueError, KeyError, TypeError, OverflowError):
+            labels, scores = np.array(answer["labels"]), np.array(answer["scores"], np.float32)
+            labels = labels if labels.size else labels.astype(np.int64)
+            sound = labels.dtype == np.int64 and asked.fits(labels, scores, rows, count)
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             sound = False
         if not sound:
-            raise _unreadable(f"the shard {connection.host}:{connection.port}")
+            raise DataError(
+                f"the shard {connection.host}:{connection.port} did not answer with labels of this model",
+                remedy="serve the same model there",
+            )
         return labels, scores
 
     def facts(self) -> Mapping[str, Any] | None:
@@ -220,7 +246,7 @@ class ShardsPlace:
 
     def open(self, model: MemoryStore) -> ShardStore:
         """Ask every service for one label."""
-        labels, _ = self.ask(PartQuery.of(np.zeros((1, model.dim), np.float32), 1), len(model))
+        labels, _ = self.ask(PartQuery.of(np.zeros((1, model.dim), np.float32), 1), 1, len(model))
         if len(model) and not labels.size:
             raise ModelError("the shards have no labels; serve the model there")
         return ShardStore(model.rows, model.bias, place=self)
@@ -228,11 +254,6 @@ class ShardsPlace:
     def journal(self, folder: Path, model: str, current: Callable[[], str]) -> Journal:
         """Open the file beside the model."""
         return Journal(folder, model, current)
-
-
-def _unreadable(what: str) -> DataError:
-    """Refuse an answer that is none."""
-    return DataError(f"{what} did not answer with labels of this model", remedy="serve the same model there")
 
 
 def _detail(content: bytes) -> str:
