@@ -130,16 +130,19 @@ def test_too_small_a_budget_for_any_recipe_that_is_allowed_takes_the_cheapest(po
     assert "too small" in choice.record["why"]
 
 
-def test_a_trial_that_takes_too_long_is_stopped(points):
+def test_a_trial_that_takes_too_long_is_stopped_and_tried_again_with_more_time(points, tmp_path):
     world = World()
     usual = world.seconds
     world.seconds = lambda recipe, train: usual(recipe, train) * (100 if recipe.trains else 1)
-    record = world.search(60, points).run().record
+    record = world.search(60, points, tmp_path).run().record
     stopped = [one for one in record["trials"] if one["failed"]]
     assert stopped
     assert "takes longer" in stopped[0]["failed"]
     assert world.now < 60
     assert record["chosen"] in ("linear", "linear and knn")
+    for file in ("auto.json", "trials/plan.json"):
+        (tmp_path / file).unlink()  # as if only trials were kept
+    assert not any(one["failed"] for one in World().search(600, points, tmp_path).run().record["trials"])
 
 
 def test_a_stopped_search_reuses_its_trials(points, tmp_path):
