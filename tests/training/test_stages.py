@@ -153,20 +153,14 @@ def test_frugal_cuts_texts_once_for_each_vocabulary():
     assert model.words.memo == []  # a fitted model does not carry the bags around
 
 
-def test_pairs_are_cut_once_for_each_training_set():
+def test_pairs_are_cut_once_for_all_voices_and_both_fits():
     train = own_words()
     with patch.object(calibration, "text_trust", lambda _train: 1.0):
         model, counts = cuts_of(small("frugal", lexical__pairs=True), train)
-    assert counts[False] == Counter([*train.texts, *train.labels.texts])
-    rest, validation = train.divide(0.05, seed=0, most=3000, leave=True)
-    # A vocabulary of pairs belongs to a training set, and there are two: what is left to choose by, and all points.
-    assert {counts[True][text] for text in rest.texts} == {2}
-    assert {counts[True][text] for text in train.labels.texts} == {2}
-    # The first does not know validation points, which are asked about four times: settings, blend, probabilities, and
-    # the scale of labels to come.
-    assert {counts[True][text] for text in validation.texts} == {4 + 1}
-    assert model.lexical.words.pairs
-    assert model.lexical.words.memo == model.words.memo == []
+    assert counts[False] == counts[True] == Counter([*train.texts, *train.labels.texts])
+    pairs = model.lexical.words
+    assert pairs.pairs and all(voice.words is pairs for voice, _ in model.scorer.voices)
+    assert pairs.memo == model.words.memo == []
 
 
 def test_a_calibration_cuts_what_it_compares_once():
