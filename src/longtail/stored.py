@@ -25,11 +25,15 @@ from longtail.stores.memory import MemoryStore
 from longtail.stores.milvus import MilvusPlace
 from longtail.stores.postgres import PostgresPlace
 from longtail.stores.qdrant import QdrantPlace
+from longtail.stores.qdrant_server import SECURE, QdrantServerPlace
 from longtail.stores.shards import ShardsPlace
 from longtail.types import Progress
 
 STORE = "LONGTAIL_STORE"  # the variable that names the store
-REMEDY = "write qdrant:///whole/path, postgresql://user@host/database, milvus://host or shards://host1:8000,host2:8000"
+REMEDY = (
+    "write qdrant:///whole/path, qdrant://host, postgresql://user@host/database, milvus://host or "
+    "shards://host1:8000,host2:8000"
+)
 
 
 def hash_of(config: Mapping[str, Any]) -> str:
@@ -44,6 +48,8 @@ def place_of(store: str, config: Mapping[str, Any]) -> Place:
     scheme, _, rest = store.partition("://")
     if scheme == "qdrant" and Path(rest).is_absolute():
         return QdrantPlace(Path(rest) / name)
+    if scheme in ("qdrant", SECURE) and _is_host(store):
+        return QdrantServerPlace(store, name)
     if scheme == "postgresql":
         return PostgresPlace(store, name)
     if scheme == "milvus" and rest:
@@ -51,6 +57,15 @@ def place_of(store: str, config: Mapping[str, Any]) -> Place:
     if scheme == "shards":
         return ShardsPlace(store, name)
     raise DataError(f"{shown(store)!r} is not a store", remedy=REMEDY)
+
+
+def _is_host(store: str) -> bool:
+    """Return whether an address names a host and nothing on it."""
+    try:
+        parts = urlsplit(store)
+    except ValueError:
+        return False
+    return bool(parts.hostname) and parts.path in ("", "/")
 
 
 def shown(store: str) -> str:

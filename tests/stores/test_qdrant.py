@@ -69,7 +69,7 @@ def test_a_model_is_handed_over_and_answers_by_it(tmp_path: Path, monkeypatch: p
     assert isinstance(index._vectors.store, QdrantStore) and index.describe()["index"]["search"] == "qdrant"
     added = index.add(["name of a new thing"])
     assert index.predict(["a new thing"], 1).labels.tolist() == [added]
-    monkeypatch.setenv("LONGTAIL_STORE", "qdrant://relative")
+    monkeypatch.setenv("LONGTAIL_STORE", "qdrant://relative/path")
     with pytest.raises(DataError, match="is not a store"):
         Index.load(run)
 

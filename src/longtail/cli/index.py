@@ -45,10 +45,10 @@ def index(
     store: Annotated[
         str | None,
         typer.Option(
-            help="Hand the vectors over to a store instead of a file of the model: qdrant:///path (extra `qdrant`), "
-            "postgresql://user@host/database with pgvector (extra `postgres`), milvus://host or milvus:///path.db "
-            "(extra `milvus`), or shards://host1,host2: `longtail serve` of the same model; processes with "
-            "LONGTAIL_STORE=… search there."
+            help="Hand the vectors over to a store instead of a file of the model: qdrant:///path or qdrant://host "
+            "(extra `qdrant`), postgresql://user@host/database with pgvector (extra `postgres`), milvus://host or "
+            "milvus:///path.db (extra `milvus`), or shards://host1,host2: `longtail serve` of the same model; "
+            "processes with LONGTAIL_STORE=… search there."
         ),
     ] = None,
     json: Json = False,
