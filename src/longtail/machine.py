@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -24,10 +25,12 @@ from longtail.types import Floats
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # of malloc.h
 MOST_THREADS = 8  # every thread has buffers of its own
+TURN = 0.0005  # seconds between turns of Python's threads, where two things are done at once
 SMALL = 2**18  # multiplications that OpenBLAS does in one thread
 COMPILER = 110_000_000  # bytes that numba takes
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Other = TypeVar("Other")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -61,9 +64,18 @@ def versions() -> dict[str, str | None]:
 
 
 class _ThreadState(threading.local):
-    """Whether this thread is one of several that share the cores."""
+    """Whether this thread is one of several that share the cores, and what it works beside."""
 
     sharing = False
+    beside: _Beside | None = None
+
+
+@dataclass
+class _Beside:
+    """Two things that are done at once."""
+
+    both: bool = True  # whether neither has ended
+    stopped: bool = False  # whether the second shall end, since the first has failed
 
 
 _state = _ThreadState()
@@ -83,7 +95,14 @@ def cores() -> int:
 
 def threads() -> int:
     """Count the threads that a step may start: one a core, but one in all where `in_threads` has started them."""
-    return 1 if _state.sharing else cores()
+    if _state.sharing:
+        return 1
+    return max(1, cores() // 2) if _state.beside is not None and _state.beside.both else cores()
+
+
+def halved() -> bool:
+    """Return whether the cores are shared with something that is done beside."""
+    return _state.beside is not None and _state.beside.both
 
 
 def in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
@@ -92,8 +111,41 @@ def in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterato
     def share() -> None:
         _state.sharing = True
 
+    both = _state.beside
     with ThreadPoolExecutor(threads(), initializer=share) as pool:
-        yield from pool.map(work, items)
+        for result in pool.map(work, items):
+            if both is not None and both.stopped:
+                raise CancelledError
+            yield result
+
+
+def beside(first: Callable[[], Result], second: Callable[[], Other]) -> tuple[Result, Other]:
+    """Do two things at once, each with half of the cores; the second in a thread, with all of them once it is alone.
+
+    >>> beside(lambda: threads() <= cores(), lambda: 2)
+    (True, 2)
+    """
+    if cores() == 1:
+        return first(), second()
+    both, interval, before = _Beside(), sys.getswitchinterval(), _state.beside
+
+    def aside() -> Other:
+        _state.beside = both
+        return second()
+
+    with ThreadPoolExecutor(1, "longtail-beside") as pool:
+        _state.beside = both
+        sys.setswitchinterval(TURN)  # small steps of the first wait for turns of the second
+        try:
+            other = pool.submit(aside)
+            one = first()
+        except BaseException:
+            both.stopped = True
+            raise
+        finally:
+            both.both, _state.beside = False, before
+            sys.setswitchinterval(interval)
+        return one, other.result()
 
 
 def product(left: Floats, right: Floats) -> Floats:

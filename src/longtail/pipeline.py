@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from longtail.explanations import draw_examples
 from longtail.labels.matching import padded, same_labels
 from longtail.labels.propensity import Propensity, frequencies
 from longtail.limits import cgroup
-from longtail.machine import memory_usage, numbers
+from longtail.machine import beside, halved, memory_usage, numbers
 from longtail.metrics import evaluate as measure
 from longtail.model import Examples, Model, need_model
 from longtail.parts import Earlier, Query, Run, Scorer, VoiceScorer
@@ -35,6 +36,7 @@ from longtail.records import Sizes, StageDone, When
 from longtail.scales import fit_scale, highest
 from longtail.scorers.added import Scale
 from longtail.scorers.fused import choose_weights, quality
+from longtail.shards import world
 from longtail.system import address_space
 from longtail.thresholds import HeldOut
 from longtail.types import Progress, TopK, contains
@@ -43,6 +45,8 @@ log = logging.getLogger("longtail")
 PROCESS = 150_000_000  # bytes of Python and the libraries, where the system does not tell
 TORCH, RUNNING = 220_000_000, 150_000_000  # bytes that importing torch takes, and its threads
 SEEN = 200  # training points that show how high scores are, where none are held out
+Learnt: TypeAlias = tuple[Any, Any, tuple[StageDone, ...]]  # the scorer, the encoder's tokenizer, what stages did
+NOTHING: Learnt = (None, None, ())
 CALIBRATED = 10  # predictions of each validation point that probabilities are fitted to
 VALIDATION, MAX_VALIDATION, MIN_POINTS = 0.1, 3000, 20  # points to choose by; too few points to hold any out
 
@@ -138,21 +142,18 @@ def _fit(
         recipe = _tried(recipe, settled, kept, validation, words)
         settled, whole = _augmented(recipe, train)
     trial = None if kept is None else _augmented(recipe, kept)[1]  # it must not know the points held out
-    chosen = [voice.choose(whole if trial is None else trial, validation, words, **run) for voice in recipe.voices]
+    refits = validation is not None and _refits(recipe, len(train), always=before is not None)
+    some, told = whole if trial is None else trial, {"fingerprint": train.fingerprint, "progress": progress}
+    (vectors, tokenizer, done), chosen = _beside(
+        partial(
+            _learnt, recipe, some, words, short=refits, validation=validation,
+            scratch=scratch / "choice" if scratch and refits else scratch,
+            earlier=before if validation is None else None, **told,
+        ) if recipe.trains else None,
+        [partial(voice.choose, some, validation, words, **run) for voice in recipe.voices], progress,
+    )  # fmt: skip
     settled = replace(settled, voices=tuple(voice for voice, _ in chosen))
     voices = tuple(scorer for _, scorer in chosen if scorer is not None)
-    vectors = tokenizer = None
-    done: tuple[StageDone, ...] = ()
-    refits = validation is not None and _refits(recipe, len(train), always=before is not None)
-    if recipe.trains:
-        from longtail.training.learn import learn, shortened  # noqa: PLC0415  (torch is imported by recipes that train)
-
-        told: dict[str, Any] = {"fingerprint": train.fingerprint, "progress": progress}
-        vectors, tokenizer, done = learn(
-            shortened(recipe) if refits else recipe, whole if trial is None else trial, words,
-            validation=validation, scratch=scratch / "choice" if scratch and refits else scratch,
-            earlier=before if validation is None else None, **told,
-        )  # fmt: skip
     if voices and validation is not None and recipe.blends and recipe.blend is None:
         usual = [voice.usual for voice in settled.voices]
         weights = choose_weights(vectors, voices, usual, validation)
@@ -163,21 +164,54 @@ def _fit(
     model = Model(settled, labels, counts, len(original), train.dataset, words, voices, vectors, tokenizer)
     if validation is not None:
         model = _calibrated(model, validation)
-    if refits and settled.trains:
-        vectors, tokenizer, done = learn(recipe, whole, words, scratch=scratch, earlier=before, **told)
-        model = replace(model, vectors=vectors, tokenizer=tokenizer)
     stay = validation is not None and vectors is not None and not refits  # what is costly is not done twice
     final = [
-        voices[place] if stay and not voice.quick else voice.fit(whole, words, **run)
+        partial(_kept, voices[place]) if stay and not voice.quick else partial(voice.fit, whole, words, **run)
         for place, voice in enumerate(settled.voices)
     ]
-    model = replace(model, voices=tuple(final), done=done if settled.trains else ())
+
+    again = partial(_learnt, recipe, whole, words, scratch=scratch, earlier=before, **told)
+    learnt, ended = _beside(again if refits and settled.trains else None, final, progress)
+    if learnt is not NOTHING:
+        vectors, tokenizer, done = learnt
+        model = replace(model, vectors=vectors, tokenizer=tokenizer)
+    model = replace(model, voices=tuple(ended), done=done if settled.trains else ())
     if validation is None:  # then new labels are only kept from scoring more than any trained one
         scale = Scale(top=highest(model.predict_split(_some(original), 1)))
         model = replace(model, evidence=Evidence(0), scale=scale)
     words.forget()
     examples = None if original.texts is None else Examples(original.texts, original.targets, original.excluded)
     return replace(model, examples=examples, columns=original.columns, data=described(original), asked=asked)
+
+
+def _learnt(recipe: Recipe, train: Split, words: Words, *, short: bool = False, **told: Any) -> Learnt:
+    """Train the vectors of a recipe, or for a share of the steps."""
+    from longtail.training.learn import learn, shortened  # noqa: PLC0415  (torch is imported by recipes that train)
+
+    return learn(shortened(recipe) if short else recipe, train, words, **told)
+
+
+def _kept(scorer: Any, **_: Any) -> Any:
+    """Return what is there already."""
+    return scorer
+
+
+def _beside(
+    vectors: Callable[[], Learnt] | None, voices: Sequence[Callable[..., Any]], progress: Progress | None
+) -> tuple[Learnt, list[Any]]:  # fmt: skip
+    """Train vectors and make voices: both at once, but one after the other where processes have to keep in step."""
+
+    def told(name: str, done: int, total: int) -> None:
+        if progress is not None and not halved():
+            progress(name, done, total)
+
+    def speak() -> list[Any]:
+        return [voice(progress=told) for voice in voices]
+
+    if vectors is None or not voices or not world().alone:
+        spoken = speak()
+        return NOTHING if vectors is None else vectors(), spoken
+    return beside(vectors, speak)
 
 
 def _calibrated(model: Model, validation: Split) -> Model:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import numpy as np
 
 from longtail.data.dataset import Split
 from longtail.data.tokens import Words
+from longtail.machine import halved, threads
 from longtail.parts import Earlier, Encoder, Fit, Points, Tokenizer
 from longtail.recipe import Recipe
 from longtail.records import StageDone
@@ -27,6 +30,29 @@ def learn(
 
     Returns the scorer, the encoder's tokenizer, and what each stage did. `earlier` is a model that is trained on.
     """
+    with _own_threads():
+        return _members(recipe, train, words, validation, fingerprint, scratch, progress, earlier)
+
+
+@contextmanager
+def _own_threads() -> Iterator[None]:
+    """Let torch use half of the cores, inside the block, where something else is done beside a training."""
+    import torch  # noqa: PLC0415
+
+    before = torch.get_num_threads()
+    if halved():
+        torch.set_num_threads(min(before, threads()))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _members(
+    recipe: Recipe, train: Split, words: Words, validation: Split | None, fingerprint: str, scratch: Path | None,
+    progress: Progress | None, earlier: Earlier | None,
+) -> tuple[Any, Tokenizer, tuple[StageDone, ...]]:  # fmt: skip
+    """Train every member of an ensemble."""
     scorers: list[Any] = []
     done: list[StageDone] = []
     for place, member in enumerate(recipe.members()):
