@@ -176,11 +176,15 @@ def need(package: str, extra: str) -> None:
 
 
 def compiled(function: Function) -> Function:
-    """Compile a function of numbers and arrays when it is first called, once for all processes; it holds no lock."""
+    """Compile a function of numbers and arrays when it is first called, once for all processes; it holds no lock.
+
+    Divisions by zero are infinite, as in numpy: to look for them keeps the compiler from doing several at once.
+    """
     need("numba", "linear")
     import numba  # noqa: PLC0415  (an extra, which takes half a second to import)
 
-    kernel: Any = numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "arcp", "nsz"})(function)
+    fastmath = {"reassoc", "contract", "arcp", "nsz"}
+    kernel: Any = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=fastmath)(function)
     return kernel  # type: ignore[no-any-return]
 
 

@@ -20,6 +20,7 @@ from longtail.types import LabelMatrix, without
 
 SCORES = 2**18  # that are made at once
 SHARED = 2**24  # the same where processes share labels: they tell each other something about every block
+ROUND = 64  # what sizes are rounded to in half precision
 Positives = tuple[Tensor, Tensor, Tensor]  # points, labels, and what each pair counts in a mean over points
 Kernel = Callable[[Tensor, Positives, Group], Tensor]
 
@@ -84,9 +85,9 @@ def softmax_of_rows(
     strength = torch.from_numpy(kept.data).to(device)
     hidden_pairs, positives = (hidden, unseen), _shares(point, label, strength, weights, group)
     given = [part if part is None else _full(part) for part in (factors.vectors, factors.rows, factors.bias)]
-    half = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+    mixed = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
     with torch.autocast(device.type, enabled=False):
-        how = kernel, half, group
+        how = kernel, factors.half or mixed, group
         loss: Tensor = _OfRows.apply(*given, hidden_pairs, positives, how)  # type: ignore[no-untyped-call]
     return loss
 
@@ -123,14 +124,14 @@ class _OfRows(torch.autograd.Function):
         kernel, half, group = how
         total, of_vectors, of_rows = vectors.new_zeros(()), torch.empty_like(vectors), torch.zeros_like(rows)
         of_bias = None if bias is None else torch.zeros_like(bias)
-        left, right = (part if half is None else part.to(half) for part in (vectors, rows))
+        products = _Products(vectors, rows) if half is None else _HalfProducts(vectors, rows, half)
         most = int(group.max_(torch.tensor(max(len(rows), 1))))
-        size = max(1, (SCORES if group.alone else SHARED) // most)
+        size = products.points((SCORES if group.alone else SHARED) // most)
         starts = torch.arange(0, len(vectors) + size, size, device=vectors.device)
         ends, hidden_ends = (torch.searchsorted(part, starts).tolist() for part in (positives[0], hidden[0]))
         for place, start in enumerate(range(0, len(vectors), size)):
             block = slice(start, start + size)
-            scores = (left[block] @ right.T).to(vectors.dtype)
+            scores = products.scores(block)
             if bias is not None:
                 scores += bias
             some = slice(hidden_ends[place], hidden_ends[place + 1])
@@ -138,12 +139,7 @@ class _OfRows(torch.autograd.Function):
             own = slice(ends[place], ends[place + 1])
             point, label, share = (part[own] for part in positives)
             total += kernel(scores, (point - start, label, share), group)
-            gradient = scores if half is None else scores.to(half)
-            of_vectors[block] = gradient @ right
-            if half is None:
-                of_rows.addmm_(gradient.T, left[block])
-            else:
-                of_rows += gradient.T @ left[block]
+            products.back(block, scores, of_vectors, of_rows)
             if of_bias is not None:
                 of_bias += scores.sum(dim=0)
         ctx.save_for_backward(of_vectors, of_rows, of_bias)
@@ -153,6 +149,51 @@ class _OfRows(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         """Give the gradients that are there already."""
         return *(part if part is None else part * upstream for part in ctx.saved_tensors), None, None, None
+
+
+class _Products:
+    """Scores of blocks of points, and what their gradients are multiplied back to."""
+
+    def __init__(self, vectors: Tensor, rows: Tensor) -> None:
+        self.vectors, self.rows = vectors, rows
+
+    def points(self, most: int) -> int:
+        """Return how many points a block has, at most so many."""
+        return max(1, most)
+
+    def scores(self, block: slice) -> Tensor:
+        """Score a block of points."""
+        return self.vectors[block] @ self.rows.T
+
+    def back(self, block: slice, gradient: Tensor, of_vectors: Tensor, of_rows: Tensor) -> None:
+        """Set the gradient of the vectors of a block, and add to that of the rows."""
+        of_vectors[block] = gradient @ self.rows
+        of_rows.addmm_(gradient.T, self.vectors[block])
+
+
+class _HalfProducts(_Products):
+    """The same in half precision. Sizes are rounded, since code is made for every new one: zeros fill rows up."""
+
+    def __init__(self, vectors: Tensor, rows: Tensor, half: torch.dtype) -> None:
+        self.count, self.whole = len(rows), vectors.dtype
+        filled = rows.new_zeros((-(-max(len(rows), 1) // ROUND) * ROUND, rows.shape[1]), dtype=half)
+        filled[: len(rows)] = rows
+        super().__init__(vectors.to(half), filled)
+
+    def points(self, most: int) -> int:
+        """Return a rounded number."""
+        return max(ROUND, most // ROUND * ROUND)
+
+    def scores(self, block: slice) -> Tensor:
+        """Score a block of points, in full precision from here."""
+        return super().scores(block)[:, : self.count].to(self.whole)
+
+    def back(self, block: slice, gradient: Tensor, of_vectors: Tensor, of_rows: Tensor) -> None:
+        """Multiply back in half precision, add up in full."""
+        filled = self.rows.new_zeros((len(gradient), len(self.rows)))
+        filled[:, : self.count] = gradient
+        of_vectors[block] = filled @ self.rows
+        of_rows += (filled.T @ self.vectors[block])[: self.count]
 
 
 def _shares(point: Tensor, label: Tensor, strength: Tensor, weights: Tensor, group: Group) -> Positives:

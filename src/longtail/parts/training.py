@@ -157,6 +157,7 @@ class Factors:
     vectors: Tensor  # (B, D)
     rows: Tensor  # (K, D)
     bias: Tensor | None = None  # (K,)
+    half: torch.dtype | None = None  # what is multiplied, if it is not as precise as what is added up
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,6 +24,10 @@ def frugal() -> Recipe:
         augment=(Gandalf(calibrate=True, untested="self"),),
         encoder=Bag(dim=256, dropout=0.5, relu=True),
         objectives=(Objective(head=Residual(), sampler=BatchPool(random=0), classifier=rows, loss=Decoupled()),),
-        stages=(Training(epochs=5, min_steps=400, batch_size=256, order=Similar(group=2), refit=20_000),),
+        stages=(
+            Training(
+                epochs=5, min_steps=400, batch_size=256, order=Similar(group=2), refit=20_000, precision="bf16-products"
+            ),
+        ),
         voices=(Lexical(pairs=None), Linear(trees=2, pairs=True)),
     )

@@ -67,6 +67,7 @@ class TrainedNetwork:
         self.points: Points = fit.points
         self.augmentations = augmentations
         self.device, self.group, self.sharing = device_of(settings), world(), ALONE
+        self.half = half_of(settings, self.device) if self.group.alone else None  # processes cut other blocks
         self.noise: Noise = StoredNoise(fit.seed)
         self.order = settings.order.build(fit, settings.batch_size)
         torch.manual_seed(fit.seed)
@@ -244,3 +245,15 @@ def device_of(settings: LoopSettings) -> torch.device:
         what = str(reason).splitlines()[0]
         raise RecipeError(f"training.device is {device!r}: {what}; use auto, cpu, cuda or cuda:0") from None
     return torch.device(device)
+
+
+def half_of(settings: LoopSettings, device: torch.device) -> torch.dtype | None:
+    """Find in what scores are multiplied, if not in full precision: bfloat16, where that is asked for and quick."""
+    if settings.precision != "bf16-products":
+        return None
+    if device.type == "cuda":
+        quick = torch.cuda.is_bf16_supported()
+    else:
+        can = getattr(torch.cpu, "get_capabilities", dict)()
+        quick = any(can.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
+    return torch.bfloat16 if quick else None

@@ -42,7 +42,8 @@ class LoopSettings(Part):
     clip: float | None = Field(default=None, gt=0)  # gradients so many times as long as any of the last five are cut
     average: float | None = Field(default=None, ge=0, lt=1)  # share of the epochs after which weights are averaged
     order: BatchOrder = Shuffled()  # of the points of an epoch
-    precision: Literal["32-true", "bf16-mixed"] = "32-true"  # of the layers on a GPU
+    # of the layers on a GPU; bf16-products: of scores alone, where the processor multiplies bfloat16 quickly
+    precision: Literal["32-true", "bf16-mixed", "bf16-products"] = "32-true"
     device: str = "auto"  # auto, cpu or cuda
     tensorboard: bool = False  # whether curves are written for TensorBoard
     save_seconds: float = Field(default=60.0, ge=0)  # between checkpoints

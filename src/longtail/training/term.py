@@ -194,7 +194,7 @@ class Term:
         if len(labels) < targets.shape[1]:
             targets, excluded = among(targets, labels), among(excluded, labels)
         given = self.encoded(batch.inputs, labels, states, step, candidates.labels)
-        factors = self.classifier.factors(*given, step)
+        factors = replace(self.classifier.factors(*given, step), half=self.network.half)
         return loss.of_rows(factors, targets, excluded, weights)
 
     def candidates(self, batch: Batch, states: Encoded, step: Step) -> Candidates:
