@@ -72,7 +72,7 @@ INSIDE = {
         "towers",
     ],
     "search": ["exact", "postings", "inverted", "quantised", "hnsw", "ivf", "nearest"],
-    "stores": ["memory", "engine", "qdrant", "postgres", "milvus", "shards"],
+    "stores": ["memory", "engine", "qdrant", "qdrant_server", "postgres", "milvus", "shards"],
     "scorers": [
         "texts",
         "wrapped",

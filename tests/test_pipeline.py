@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from small import board, small
 import longtail as lt
 from longtail.data.dataset import Split, from_rows
 from longtail.data.tokens import Words
+from longtail.errors import ResourceError
 from longtail.parts import Query
 from longtail.pipeline import Estimate, _heard, available, estimate, fit, need_memory
 from longtail.recipe import find_recipe
@@ -111,3 +113,28 @@ def test_a_voice_without_weight_is_left_out_and_so_are_vectors():
     kept.check()
     words = Words.fit(data.texts, data.labels.texts)
     assert kept.voices[0].fit(data, words).top(Query(["word3"]), 1)[0][0, 0] in (3, 21)
+
+
+@pytest.mark.parametrize("refit", [0, 1000])
+def test_voices_made_beside_the_training_are_those_made_before_it(monkeypatch, refit):
+    recipe = small("frugal").override("training.refit", refit).override("training.precision", "32-true")
+    train, told, top = board(120), set(), []
+    for cores in (1, 2):
+        monkeypatch.setattr("longtail.machine.cores", lambda cores=cores: cores)
+        model = fit(recipe, train, progress=lambda what, done, total: told.add(what.partition(",")[0]))
+        top.append(model.predict(train.texts[:20].tolist(), k=3))
+    assert "training" in told
+    np.testing.assert_array_equal(top[0].labels, top[1].labels)
+    np.testing.assert_allclose(top[0].scores, top[1].scores, atol=1e-4)
+
+
+def test_a_training_that_fails_ends_the_voices_too(monkeypatch):
+    monkeypatch.setattr("longtail.machine.cores", lambda: 2)
+
+    def step(*_):
+        raise ResourceError("the loss is nan")
+
+    monkeypatch.setattr("longtail.training.loop.Loop._step", step)
+    with pytest.raises(ResourceError, match="the loss is nan"):
+        fit(small("frugal"), board(120))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("longtail-beside")]

@@ -143,7 +143,8 @@ def _fit(
         settled, whole = _augmented(recipe, train)
     trial = None if kept is None else _augmented(recipe, kept)[1]  # it must not know the points held out
     refits = validation is not None and _refits(recipe, len(train), always=before is not None)
-    some, told = whole if trial is None else trial, {"fingerprint": train.fingerprint, "progress": progress}
+    some = whole if trial is None else trial
+    told: dict[str, Any] = {"fingerprint": train.fingerprint, "progress": progress}
     (vectors, tokenizer, done), chosen = _beside(
         partial(
             _learnt, recipe, some, words, short=refits, validation=validation,
@@ -400,6 +401,7 @@ def need_memory(needs: Estimate, *, processes: int = 1) -> None:
             f"this needs about {processes * needs.memory_bytes / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; use a "
             "smaller encoder.dim, training.optimizer=adagrad (a third of the memory of label rows), fewer points, a "
             "larger machine, or several: --processes, of which `--dry-run` says how many"
+            + ("" if address_space() is None else "; or raise the limit: ulimit -v")
         )
 
 

@@ -13,6 +13,8 @@ from longtail.errors import RecipeError
 from longtail.losses.decoupled import Decoupled, SupCon
 from longtail.parts import Factors
 from longtail.records import create
+from longtail.training.network import half_of
+from longtail.training.settings import LoopSettings
 
 KINDS = {"decoupled": Decoupled, "supcon": SupCon}
 B, K = 4, 6
@@ -170,19 +172,31 @@ def test_blocks_of_points_add_up_to_the_whole(monkeypatch, seed, kind, size, bia
     torch.testing.assert_close(*results, rtol=1e-9, atol=1e-12)
 
 
-def test_blocks_multiply_in_half_precision_where_that_is_asked_for():
-    _, targets, mask, weights = case(0)
-    leaves = [torch.randn(shape, generator=torch.Generator().manual_seed(0)) for shape in ((B, 3), (K, 3))]
+@pytest.mark.parametrize("way", ["mixed", "products"])
+@pytest.mark.parametrize("points", [B, 131])  # 131: more than a block, and its end is not a whole one
+def test_blocks_multiply_in_half_precision_where_that_is_asked_for(monkeypatch, way, points):
+    monkeypatch.setattr("longtail.losses.softmax.SCORES", 64 * 64)
+    _, targets, mask, weights = (part.repeat(40, *[1] * (part.dim() - 1))[:points] for part in case(0))
+    leaves = [torch.randn(shape, generator=torch.Generator().manual_seed(0)) for shape in ((points, 3), (K, 3), (K,))]
     pairs = [sp.csr_array(part.float().numpy()) for part in (targets, ~mask)]
     values = []
     for half in (False, True):
         own = [leaf.clone().requires_grad_() for leaf in leaves]
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            loss = Decoupled().of_rows(Factors(*own), *pairs, weights.float())
+        factors = Factors(*own, torch.bfloat16 if half and way == "products" else None)
+        with torch.autocast("cpu", torch.bfloat16, enabled=half and way == "mixed"):
+            loss = Decoupled().of_rows(factors, *pairs, weights.float())
         loss.backward()
         values.append([loss.detach(), *(leaf.grad for leaf in own)])
     torch.testing.assert_close(*values, rtol=0.05, atol=0.02)
     assert not torch.equal(values[0][1], values[1][1]) and values[1][1].dtype == torch.float32
+
+
+@pytest.mark.parametrize(("can", "half"), [({"avx512_bf16": True}, torch.bfloat16), ({"avx512_bf16": False}, None)])
+def test_products_are_in_half_precision_where_the_processor_is_quick_at_it(monkeypatch, can, half):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: can, raising=False)
+    wanted = LoopSettings(precision="bf16-products")
+    assert half_of(wanted, torch.device("cpu")) == half
+    assert half_of(LoopSettings(), torch.device("cpu")) is None
 
 
 def test_whole_scores_are_made_only_where_labels_choose_too():

@@ -10,8 +10,9 @@ import pytest
 from small import SMALL, TRAINED
 from training.ranks import Job, run, start
 
-FRUGAL: Job = ("frugal", {"alone": True, "training.epochs": 2, "training.batch_size": 32})
-SHORT = {"frugal": {"training.batch_size": 32, "training.epochs": 12}}  # with Gandalf and voices, trained twice
+FULL = {"training.precision": "32-true"}  # several processes multiply in full precision
+FRUGAL: Job = ("frugal", {"alone": True, "training.epochs": 2, "training.batch_size": 32, **FULL})
+SHORT = {"frugal": {"training.batch_size": 32, "training.epochs": 12, **FULL}}  # with Gandalf and voices, trained twice
 MINED = {"sampler.refresh": 1, "training.batch_size": 16}
 
 

@@ -50,7 +50,7 @@ class Linear(Voice):
     leaf: int = Field(default=64, ge=2)  # labels of a lowest node, at most
     branching: int = Field(default=32, ge=2)  # children of the nodes above
     penalty: float = Field(default=1.0, gt=0)  # of an error, beside the length of a row: C
-    iterations: int = Field(default=20, ge=1)  # over the points of a node
+    iterations: int = Field(default=10, ge=1)  # over the points of a node
     tolerance: float = Field(default=0.1, gt=0)  # of the solver
     prune: float = Field(default=0.1, ge=0)  # smaller weights are dropped
     beam: int = Field(default=10, ge=1, le=1000)  # nodes of a level that a search follows

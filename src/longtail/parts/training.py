@@ -20,7 +20,7 @@ from longtail.records import StageDone
 from longtail.types import Floats, LabelMatrix, Progress, Texts, without
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, dtype
 
     from longtail.parts.kinds import Encoder
     from longtail.parts.trained import Network, Prepared
@@ -157,7 +157,7 @@ class Factors:
     vectors: Tensor  # (B, D)
     rows: Tensor  # (K, D)
     bias: Tensor | None = None  # (K,)
-    half: torch.dtype | None = None  # what is multiplied, if it is not as precise as what is added up
+    half: dtype | None = None  # what is multiplied, if it is not as precise as what is added up
 
 
 @dataclass(frozen=True, eq=False)

@@ -254,6 +254,6 @@ def half_of(settings: LoopSettings, device: torch.device) -> torch.dtype | None:
     if device.type == "cuda":
         quick = torch.cuda.is_bf16_supported()
     else:
-        can = getattr(torch.cpu, "get_capabilities", dict)()
-        quick = any(can.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
+        can = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+        quick = bool({"avx512_bf16", "amx_bf16"} & {name for name, there in can.items() if there})
     return torch.bfloat16 if quick else None

@@ -1,6 +1,6 @@
 """Time and recall of every store of label vectors, for the vectors of a model of frugal, as a table in Markdown.
 
-    python bench/stores.py [--labels 87028] [--dim 256] [--stores exact,graph,qdrant,postgresql,milvus,shards]
+    python bench/label_stores.py [--labels 87028] [--dim 256] [--stores exact,graph,qdrant,postgresql,milvus,shards]
 
 With more labels than the model has, its vectors are there several times, moved a little; fewer dimensions are those of
 a random projection. Engines are embedded, or started here, and have vectors only: no voices. Each follows its graph
