@@ -14,7 +14,7 @@ from pydantic import Field
 
 from longtail.data.dataset import Split
 from longtail.data.tokens import Words
-from longtail.errors import RecipeError
+from longtail.errors import ModelError, RecipeError
 from longtail.labels.tree import LABELS_EACH
 from longtail.parts.serving import Arrays, Earlier, FrozenHead, FrozenTower, Retriever, Scorer
 from longtail.parts.trained import BuiltClassifier, BuiltHead, BuiltOrder, BuiltSampler, Network, Prepared, Tower
@@ -253,6 +253,8 @@ class Objective(Part):
         head = None if self.head is None else self.head.open(arrays, "head", width)
         scorer = self.classifier.open(arrays, tower, head, width if self.head is None else self.head.out_width(width))
         retriever = self.sampler.open(arrays, width, over) if led else None
+        if retriever is not None and len(retriever) != len(scorer):
+            raise ModelError(f"{len(scorer)} labels are scored, {len(retriever)} can be proposed; train again")
         return scorer if retriever is None else scorer.led(retriever)
 
 

@@ -133,7 +133,9 @@ class FrozenHead(Protocol):
 
 
 class Retriever(Protocol):
-    """Proposes labels for a query and has a say in their scores."""
+    """Proposes labels for a query and has a say in their scores; it is as long as there are labels."""
+
+    def __len__(self) -> int: ...
 
     def propose(self, query: Query, tower: FrozenTower) -> sp.csr_array:
         """List candidates of texts (N, L), columns ascending; entries are scores of its own."""

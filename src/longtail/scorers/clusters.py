@@ -41,6 +41,9 @@ class ClusterRetriever:
     weight: float = WEIGHT  # of the clusters in the score
     undecided: bool = False  # whether validation points are to choose it
 
+    def __len__(self) -> int:
+        return len(self.clusters.of)
+
     def scores(self, vectors: Floats) -> Floats:
         """Score the clusters: (N, M)."""
         return np.asarray((self.head(vectors) if self.head else vectors) @ self.rows.T + self.bias, np.float32)

@@ -51,6 +51,9 @@ class NearRetriever:
     neighbours: int = 50  # nearest points that are asked for their labels
     keep: int = KEEP  # candidates of a text
 
+    def __len__(self) -> int:
+        return int(self.targets.shape[1])
+
     @classmethod
     def build(
         cls, vectors: Floats, targets: LabelMatrix, *, beta: float | None, texts: Floats | None = None, most: int = 1,

@@ -30,6 +30,9 @@ class TreeRetriever:
     parents: tuple[Clusters, ...]  # the nodes of each level that what is below it belongs to: nodes, at last labels
     top: int  # nodes of a level whose children are scored
 
+    def __len__(self) -> int:
+        return len(self.parents[-1].of)
+
     def nodes(self, query: Query) -> sp.csr_array:
         """Return the best nodes of the last level for each text, (N, M), with the logarithms of their probabilities."""
         found: sp.csr_array = query.once(self, "nodes", lambda: self._nodes(query))
