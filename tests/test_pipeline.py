@@ -10,6 +10,7 @@ from conftest import ROOT, shared_data
 from small import board, small
 
 import longtail as lt
+from longtail.classifiers.sparse import Linear
 from longtail.data.dataset import Split, from_rows
 from longtail.data.tokens import Words
 from longtail.errors import ResourceError
@@ -89,12 +90,15 @@ def jobs(groups: int = 60, seed: int = 0) -> Split:
     return from_rows({"train": (texts, rows)}, label_texts=[f"tool{label}" for label in range(40)]).train
 
 
-def test_where_neither_twins_nor_words_tell_a_trial_decides_about_label_points():
-    recipe = find_recipe("linear")
+def test_where_neither_twins_nor_words_tell_a_trial_of_one_tree_decides_about_label_points(monkeypatch):
+    recipe, trees = find_recipe("linear"), list[int]()
+    whole = Linear.fit
+    monkeypatch.setattr(Linear, "fit", lambda self, *given, **run: trees.append(self.trees) or whole(self, *given, **run))
     fitted = recipe.augment[0].fit(jobs(), seed=0)
     none, own, soft = fitted.alternatives()
     assert none is fitted and own.targets == "self" and soft.targets == "soft" and not soft.calibrate
     model = fit(recipe, jobs())
+    assert trees == [1, 1, 1, 3, 3]  # three trials, one to measure by, and the model
     assert model.recipe.augment[0] in (own, soft) or not model.recipe.augment[0].calibration(jobs()).trusted
     assert model.probabilities is not None  # points were held out
     trusted = fit(recipe, board())  # names that nobody shares: the same doubts

@@ -258,7 +258,7 @@ def _tried(recipe: Recipe, settled: Recipe, kept: Split, validation: Split, word
         found = []
         for other in part.alternatives() if len(part.alternatives()) > 1 else ():
             trial = replace(recipe, augment=(*recipe.augment[:place], other, *recipe.augment[place + 1 :]))
-            _, scorer = recipe.voices[-1].choose(_augmented(trial, kept)[1], validation, words, seed=recipe.seed)
+            _, scorer = recipe.voices[-1].brief().choose(_augmented(trial, kept)[1], validation, words, seed=recipe.seed)
             found.append(
                 (quality(TopK(*scorer.top(Query(validation.need_texts("a trial")), 10)), validation).mean(), trial)
             )

@@ -60,6 +60,10 @@ class Linear(Voice):
         """Ask for the compiler of the solver."""
         need("numba", "linear")
 
+    def brief(self) -> Self:
+        """Take one tree: what one gains from other points, several do."""
+        return replace(self, trees=1)
+
     def choose(
         self, train: Split, validation: Split | None, words: Words, **run: Unpack[Run]
     ) -> tuple[Self, LinearScorer | None]:

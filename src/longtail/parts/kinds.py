@@ -344,6 +344,10 @@ class Voice(Part):
     usual: ClassVar[float] = 1.0  # the weight that suits most data sets, beside vectors
     quick: ClassVar[bool] = False  # whether it is always fitted again to all points once everything is chosen
 
+    def brief(self) -> Self:
+        """Return settings that take less time, to compare what it could be trained on."""
+        return self
+
     @abstractmethod
     def choose(self, train: Split, validation: Split | None, words: Words, **run: Unpack[Run]) -> tuple[Self, Any]:
         """Settle what is not set; returns the settings, and a scorer of `train` where validation points were used."""

@@ -29,5 +29,5 @@ def frugal() -> Recipe:
                 epochs=5, min_steps=400, batch_size=256, order=Similar(group=2), refit=20_000, precision="bf16-products"
             ),
         ),
-        voices=(Lexical(pairs=None), Linear(trees=2, pairs=True)),
+        voices=(Lexical(pairs=None), Linear(trees=2, pairs=True, iterations=5)),
     )
