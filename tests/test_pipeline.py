@@ -93,7 +93,7 @@ def jobs(groups: int = 60, seed: int = 0) -> Split:
 def test_where_neither_twins_nor_words_tell_a_trial_of_one_tree_decides_about_label_points(monkeypatch):
     recipe, trees = find_recipe("linear"), list[int]()
     whole = Linear.fit
-    monkeypatch.setattr(Linear, "fit", lambda self, *given, **run: trees.append(self.trees) or whole(self, *given, **run))
+    monkeypatch.setattr(Linear, "fit", lambda own, *given, **run: trees.append(own.trees) or whole(own, *given, **run))
     fitted = recipe.augment[0].fit(jobs(), seed=0)
     none, own, soft = fitted.alternatives()
     assert none is fitted and own.targets == "self" and soft.targets == "soft" and not soft.calibrate

@@ -254,11 +254,12 @@ def _held_out(recipe: Recipe, train: Split, doubts: bool) -> tuple[Split | None,
 
 def _tried(recipe: Recipe, settled: Recipe, kept: Split, validation: Split, words: Words) -> Recipe:
     """Choose among the alternatives of augmentations by what one voice makes of them on validation points."""
+    voice = recipe.voices[-1].brief()
     for place, part in enumerate(settled.augment):
         found = []
         for other in part.alternatives() if len(part.alternatives()) > 1 else ():
             trial = replace(recipe, augment=(*recipe.augment[:place], other, *recipe.augment[place + 1 :]))
-            _, scorer = recipe.voices[-1].brief().choose(_augmented(trial, kept)[1], validation, words, seed=recipe.seed)
+            _, scorer = voice.choose(_augmented(trial, kept)[1], validation, words, seed=recipe.seed)
             found.append(
                 (quality(TopK(*scorer.top(Query(validation.need_texts("a trial")), 10)), validation).mean(), trial)
             )
