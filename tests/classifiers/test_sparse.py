@@ -42,7 +42,8 @@ def test_the_solver_finds_what_liblinear_finds(seed):
     weights, (rows, columns) = np.zeros(dense.shape[1], np.float32), np.nonzero(dense)
     starts = np.append(0, np.cumsum(np.bincount(rows, minlength=len(dense)))).astype(np.int32)
     bias = solve(
-        starts, columns.astype(np.int32), dense[rows, columns], np.arange(len(dense), dtype=np.int32),
+        starts, columns.astype(np.int32), dense[rows, columns], (1 + (dense**2).sum(1)).astype(np.float32),
+        np.arange(len(dense), dtype=np.int32),
         signs.astype(np.float32), costs.astype(np.float32), len(dense), weights, 100_000, 1e-7, seed,
     )  # fmt: skip
     other = LinearSVC(C=1.0, tol=1e-8, max_iter=100_000, random_state=0).fit(dense, signs, sample_weight=costs)

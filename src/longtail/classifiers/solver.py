@@ -24,13 +24,14 @@ Found = tuple[NDArray[np.int64], Ints, Floats, Floats]  # ends of rows, words, w
 
 @compiled
 def solve(
-    starts: Ints, words: Ints, values: Floats, rows: Ints, signs: Floats, costs: Floats, count: int,
+    starts: Ints, words: Ints, values: Floats, lengths: Floats, rows: Ints, signs: Floats, costs: Floats, count: int,
     weights: Floats, iterations: int, tolerance: float, seed: int,
 ) -> np.floating[Any]:  # fmt: skip
     """Fit `weights` (zeros) to the first `count` instances: places `rows` of points, their signs and costs.
 
-    The instances must stand in no particular order: they are only shuffled within blocks, since what lies far apart in
-    memory takes much longer to read. Returns the bias.
+    `lengths` are the squared lengths of points, the constant for the bias included. The instances must stand in no
+    particular order: they are only shuffled within blocks, since what lies far apart in memory takes much longer to
+    read. Returns the bias.
     """
     alpha = np.zeros(count, np.float32)
     order = np.arange(count, dtype=np.int32)
@@ -50,10 +51,9 @@ def solve(
             for place in range(begin, begin + size):
                 entry = order[place]
                 start, end = starts[rows[entry]], starts[rows[entry] + 1]
-                margin, length = bias, np.float32(1)
+                margin = bias
                 for at in range(start, end):
                     margin += weights[words[at]] * values[at]
-                    length += values[at] * values[at]
                 sign, diagonal = signs[entry], np.float32(0.5) / costs[entry]
                 gradient = sign * margin - np.float32(1) + diagonal * alpha[entry]
                 if alpha[entry] == 0 and gradient > 0:
@@ -63,7 +63,7 @@ def solve(
                 else:
                     largest, smallest = max(largest, gradient), min(smallest, gradient)
                     before = alpha[entry]
-                    alpha[entry] = max(before - gradient / (length + diagonal), np.float32(0))
+                    alpha[entry] = max(before - gradient / (lengths[rows[entry]] + diagonal), np.float32(0))
                     step = (alpha[entry] - before) * sign
                     if step != 0:
                         for at in range(start, end):
@@ -116,6 +116,7 @@ def solve_children(
             np.empty(entries, np.float32),
         )
         names, width, filled = np.empty(min(entries, vocabulary), np.int32), 0, 0
+        lengths = np.ones(count, np.float32)
         mixed = group_rows[group_starts[node] : group_starts[node + 1]].copy()
         state = np.uint64(seed + node) + np.uint64(0x9E3779B97F4A7C15)  # the same in whatever block the node stands
         for last in range(count - 1, 0, -1):
@@ -134,6 +135,7 @@ def solve_children(
                     names[width] = word
                     width += 1
                 words[filled], values[filled] = local[word], bag_values[at]
+                lengths[place] += bag_values[at] * bag_values[at]
                 filled += 1
             starts[place + 1] = filled
         weights = np.zeros(width, np.float32)
@@ -162,8 +164,8 @@ def solve_children(
                         rows[instances], signs[instances], costs[instances] = place, -1, cost * (1 - target[place])
                         instances += 1
                 biases[child_at] = solve(
-                    starts, words, values, rows, signs, costs, instances, weights, iterations, tolerance,
-                    seed + child,
+                    starts, words, values, lengths, rows, signs, costs, instances, weights, iterations,
+                    tolerance, seed + child,
                 )  # fmt: skip
                 if found + width > len(found_words):
                     more_words = np.empty(2 * (found + width), np.int32)
