@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from longtail import machine
-from longtail.classifiers.normalised import normalised
+from longtail.classifiers.normalised import normalised, normalised_sum
 from longtail.encoders.inputs import Bags
 from longtail.encoders.towers import words as towers
 from longtail.training.noise import StoredNoise
@@ -19,7 +19,7 @@ pytest.importorskip("numba", reason="numba is not installed: pip install 'longta
 
 
 def without_compiler(monkeypatch):
-    for module in ("training.tables", "training.noise", "encoders.towers.words"):
+    for module in ("training.tables", "training.noise", "encoders.towers.words", "classifiers.normalised"):
         monkeypatch.setattr(f"longtail.{module}.compiles", lambda: False)
 
 
@@ -44,6 +44,23 @@ def test_rows_change_as_in_torch(monkeypatch, optimizer, shape):
             found.append([table.values, *table.state])
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
     assert not torch.equal(found[0][0], start)
+
+
+@pytest.mark.parametrize("count", [7, 0])
+def test_rows_and_texts_of_length_one_and_their_gradients_are_those_of_torch(monkeypatch, count):
+    draw = torch.Generator().manual_seed(0)
+    start = [torch.randn((count, 5), generator=draw) for _ in range(3)]
+    start[0][:1], start[1][:1] = 0, 0  # nothing has no direction
+    found = []
+    for compiled in (True, False):
+        with monkeypatch.context() as context:
+            if not compiled:
+                without_compiler(context)
+            rows, texts = (part.clone().requires_grad_() for part in start[:2])
+            out = normalised_sum(rows, texts, 2.0)
+            out.backward(start[2])
+            found.append([out.detach(), rows.grad[1:], texts.grad[1:]])
+    torch.testing.assert_close(*found)
 
 
 def test_sums_of_word_vectors_and_their_gradients_are_those_of_torch(monkeypatch):

@@ -47,8 +47,9 @@ def adagrad(values: Floats, total: Floats, rows: Places, gradient: Floats, rate:
 
 @compiled
 def sums(places: Places, starts: Places, weights: Floats, vectors: Floats, out: Floats) -> None:
-    """Sum weighted vectors (U, D) for each of B texts into zeros (B, D)."""
+    """Sum weighted vectors (U, D) for each of B texts: (B, D)."""
     for text in range(len(out)):
+        out[text] = 0
         for at in range(starts[text], starts[text + 1]):
             weight, place = weights[at], places[at]
             for column in range(out.shape[1]):
@@ -70,3 +71,35 @@ def drop(values: Floats, chance: NDArray[np.uint8], cut: np.uint8, scale: np.flo
     """Scale the values up whose chance is at least `cut`, and zero the others."""
     for place in range(len(values)):
         out[place] = values[place] * scale if chance[place] >= cut else np.float32(0)
+
+
+@compiled
+def unit_sums(
+    rows: Floats, texts: Floats, out: Floats, lengths: Floats, weight: np.float32, shortest: np.float32
+) -> None:
+    """Add weighted texts to rows (N, D) and divide by the lengths, which are kept."""
+    for place in range(len(rows)):
+        square = np.float32(0)
+        for at in range(rows.shape[1]):
+            value = rows[place, at] + weight * texts[place, at]
+            out[place, at] = value
+            square += value * value
+        lengths[place] = max(np.sqrt(square), shortest)
+        scale = np.float32(1) / lengths[place]
+        for at in range(rows.shape[1]):
+            out[place, at] *= scale
+
+
+@compiled
+def unit_sums_back(
+    gradient: Floats, units: Floats, lengths: Floats, of_rows: Floats, of_texts: Floats, weight: np.float32
+) -> None:
+    """Give rows and texts their gradients: that of the units without the part along each, by its length."""
+    for place in range(len(units)):
+        along = np.float32(0)
+        for at in range(units.shape[1]):
+            along += gradient[place, at] * units[place, at]
+        scale = np.float32(1) / lengths[place]
+        for at in range(units.shape[1]):
+            slope = (gradient[place, at] - along * units[place, at]) * scale
+            of_rows[place, at], of_texts[place, at] = slope, weight * slope

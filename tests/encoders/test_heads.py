@@ -266,3 +266,17 @@ def test_a_projection_starts_orthogonal_and_drops_what_leaves_it(dim, width):
     assert float(kept.float().mean()) == pytest.approx(0.5, abs=0.1)
     bounded = Project(dim=dim, tanh=True, dropout=0.5).build(width, toy)
     assert float(bounded(9 * x, toy.step()).detach().abs().max()) > 1.5  # 2 · tanh: dropout stands behind
+
+
+def test_a_layer_multiplies_in_half_precision_only_while_it_is_trained():
+    toy = Toy()
+    vectors = torch.randn(20, 8, generator=torch.Generator().manual_seed(0))
+    whole = residual(8, toy=toy)
+    toy.half = torch.bfloat16
+    half = residual(8, toy=toy)
+    half.load_state_dict(whole.state_dict())
+    torch.testing.assert_close(half.eval()(vectors, toy.step()), whole.eval()(vectors, toy.step()))
+    found, wanted = (layer.train()(vectors, toy.step()) for layer in (half, whole))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.02)
+    assert not torch.equal(found, wanted)

@@ -21,6 +21,7 @@ class Toy:
 
     def __init__(self, seed: int = 0, *, frozen: bool = False) -> None:
         self.noise, self.fit, self.frozen = StoredNoise(seed), SimpleNamespace(seed=seed), frozen
+        self.half = None
 
     def table(self, values, *, frozen: bool = False, of_labels: bool = False) -> LocalTable:
         return LocalTable(torch.from_numpy(np.array(values)), "adam", frozen)

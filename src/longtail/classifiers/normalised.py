@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from longtail.machine import compiles
 
 SHORTEST = 1e-12  # vectors that are shorter are divided by this
 
@@ -18,6 +21,42 @@ def normalised(vectors: Tensor) -> Tensor:
     """
     out: Tensor = _Normalised.apply(vectors)  # type: ignore[no-untyped-call]
     return out
+
+
+def normalised_sum(rows: Tensor, texts: Tensor, weight: float) -> Tensor:
+    """Divide rows and weighted texts (N, D), added up, by their lengths."""
+    fit = compiles() and rows.device.type == "cpu" and rows.dtype == texts.dtype == torch.float32
+    if not fit:
+        return normalised(rows + weight * texts)
+    out: Tensor = _NormalisedSum.apply(rows, texts, weight)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _NormalisedSum(torch.autograd.Function):
+    """The same in one pass, compiled."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, texts: Tensor, weight: float) -> Tensor:
+        """Keep what comes out, and the lengths."""
+        from longtail import kernels  # noqa: PLC0415  (numba is an extra)
+
+        out, lengths = torch.empty_like(rows), rows.new_empty(len(rows))
+        own, other = (part.detach().contiguous().numpy() for part in (rows, texts))
+        kernels.unit_sums(own, other, out.numpy(), lengths.numpy(), np.float32(weight), np.float32(SHORTEST))
+        ctx.save_for_backward(out, lengths)
+        ctx.weight = weight
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
+        """Give both their gradients."""
+        from longtail import kernels  # noqa: PLC0415  (numba is an extra)
+
+        out, lengths = ctx.saved_tensors
+        of_rows, of_texts = torch.empty_like(out), torch.empty_like(out)
+        gradient, weight = upstream.contiguous().numpy(), np.float32(ctx.weight)
+        kernels.unit_sums_back(gradient, out.numpy(), lengths.numpy(), of_rows.numpy(), of_texts.numpy(), weight)
+        return of_rows, of_texts, None
 
 
 class _Normalised(torch.autograd.Function):

@@ -96,6 +96,12 @@ class BuiltProducts(ABC):
     def vectors(self, labels: NDArray[np.int64], texts: States | None, step: Step) -> Tensor:
         """Make the vectors of labels for one step: (K, D)."""
 
+    def units(self, labels: NDArray[np.int64], texts: States | None, step: Step) -> Tensor:
+        """Make them with length one."""
+        from longtail.classifiers.normalised import normalised  # noqa: PLC0415  (torch)
+
+        return normalised(self.vectors(labels, texts, step))
+
     @abstractmethod
     def all_vectors(self, names: Names | None) -> Floats:
         """Make the vectors of all labels as they are served: (L, D)."""
@@ -119,10 +125,12 @@ class BuiltProducts(ABC):
         """Return what scores are the products of."""
         from longtail.classifiers.normalised import normalised  # noqa: PLC0415  (torch)
 
-        vectors, rows = states.pooled, self.vectors(labels, texts, step.of_labels())
+        vectors = states.pooled
         if self.settings.cosine:
-            vectors, rows = normalised(vectors), normalised(rows)
-            vectors = vectors * self._scale()
+            rows = self.units(labels, texts, step.of_labels())
+            vectors = normalised(vectors) * self._scale()
+        else:
+            rows = self.vectors(labels, texts, step.of_labels())
         vectors = step.drop(vectors, self.settings.dropout)
         return Factors(vectors, rows, self.tables["bias"].gather(labels) if "bias" in self.tables else None)
 

@@ -117,6 +117,14 @@ class BuiltRows(BuiltProducts):
         rows = self.rows.gather(labels)
         return rows if texts is None else rows + self.settings.text_weight * texts.pooled
 
+    def units(self, labels: NDArray[np.int64], texts: States | None, step: Step) -> Tensor:
+        """Do both at once."""
+        from longtail.classifiers.normalised import normalised_sum  # noqa: PLC0415  (torch)
+
+        if texts is None:
+            return super().units(labels, texts, step)
+        return normalised_sum(self.rows.gather(labels), texts.pooled, self.settings.text_weight)
+
     def all_vectors(self, names: Names | None) -> Floats:
         """Add up rows and label texts."""
         rows: Floats = self.rows.values.cpu().numpy().copy()

@@ -37,7 +37,7 @@ class Residual(Head):
         """Make the layer in torch."""
         from longtail.encoders.towers.residual import ResidualLayer  # noqa: PLC0415  (torch)
 
-        return ResidualLayer(self, width)
+        return ResidualLayer(self, width, network.half)
 
     def open(self, arrays: Mapping[str, NDArray[Any]], name: str, width: int) -> FrozenResidual:
         """Find the arrays of a model file."""

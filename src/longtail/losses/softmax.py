@@ -148,7 +148,10 @@ class _OfRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         """Give the gradients that are there already."""
-        return *(part if part is None else part * upstream for part in ctx.saved_tensors), None, None, None
+        parts = ctx.saved_tensors
+        if upstream.item() != 1:
+            parts = [part if part is None else part * upstream for part in parts]
+        return *parts, None, None, None
 
 
 class _Products:
@@ -176,8 +179,8 @@ class _HalfProducts(_Products):
 
     def __init__(self, vectors: Tensor, rows: Tensor, half: torch.dtype) -> None:
         self.count, self.whole = len(rows), vectors.dtype
-        filled = rows.new_zeros((-(-max(len(rows), 1) // ROUND) * ROUND, rows.shape[1]), dtype=half)
-        filled[: len(rows)] = rows
+        filled = rows.new_empty((-(-max(len(rows), 1) // ROUND) * ROUND, rows.shape[1]), dtype=half)
+        filled[: len(rows)], filled[len(rows) :] = rows, 0
         super().__init__(vectors.to(half), filled)
 
     def points(self, most: int) -> int:
@@ -190,8 +193,8 @@ class _HalfProducts(_Products):
 
     def back(self, block: slice, gradient: Tensor, of_vectors: Tensor, of_rows: Tensor) -> None:
         """Multiply back in half precision, add up in full."""
-        filled = self.rows.new_zeros((len(gradient), len(self.rows)))
-        filled[:, : self.count] = gradient
+        filled = self.rows.new_empty((len(gradient), len(self.rows)))
+        filled[:, : self.count], filled[:, self.count :] = gradient, 0
         of_vectors[block] = filled @ self.rows
         of_rows += (filled.T @ self.vectors[block])[: self.count]
 

@@ -85,6 +85,7 @@ class Network(Protocol):
     frozen: bool  # whether the tower stays as it is
     given: Clusters | None  # of the labels, where those are learnt and no sampler makes them
     noise: Noise
+    half: torch.dtype | None  # what is multiplied, where that is quick, if not in full precision
 
     @property
     def tower(self) -> Tower:

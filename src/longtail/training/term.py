@@ -41,7 +41,6 @@ class Surroundings(Network, Protocol):
 
     group: Group
     width: int
-    half: torch.dtype | None  # what scores are multiplied in, if not in full precision
 
     @property
     def partial(self) -> bool:

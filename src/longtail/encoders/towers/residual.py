@@ -19,9 +19,9 @@ from longtail.types import Floats
 class ResidualLayer(nn.Module):
     """A residual layer, spectral-normed and the identity at the start, or followed by a batch norm."""
 
-    def __init__(self, settings: Residual, dim: int) -> None:
+    def __init__(self, settings: Residual, dim: int, half: torch.dtype | None = None) -> None:
         super().__init__()
-        self.settings = settings
+        self.settings, self.quick = settings, half  # what is multiplied in training, if not in full precision
         layer = nn.Linear(dim, dim)
         if settings.activation == "relu":
             nn.init.eye_(layer.weight)
@@ -38,7 +38,11 @@ class ResidualLayer(nn.Module):
 
     def _layer(self, vectors: Tensor) -> Tensor:
         """Apply the layer, scaled if it has a radius."""
-        out: Tensor = self.layer(vectors)
+        if self.quick is None or not self.training:
+            out: Tensor = self.layer(vectors)
+        else:
+            out = functional.linear(vectors.to(self.quick), self.layer.weight.to(self.quick)).to(vectors.dtype)
+            out = out + self.layer.bias
         return out if self.radius is None else self.radius * out
 
     def forward(self, vectors: Tensor, step: Step) -> Tensor:

@@ -25,19 +25,21 @@ class WordTower:
         self.words = network.table(start["words"].copy(), frozen=network.frozen)  # others start there too
         self.tables: dict[str, Table] = {"words": self.words}
         self.expected: tuple[NDArray[np.int64], Tensor] | None = None  # words of this step and their vectors
+        self.places = np.zeros(len(self.words.values), np.int64)  # of the expected words among these; others are old
 
     def expect(self, *inputs: Inputs) -> None:
         """Gather the vectors of all words that this step will encode at once; no inputs: forget them."""
         self.expected = None
         if inputs:
             words = np.unique(np.concatenate([part.words() for part in inputs])).astype(np.int64)
+            self.places[words] = np.arange(len(words))
             self.expected = words, self.words.gather(words)
 
     def gather(self, ids: NDArray[Any]) -> tuple[Tensor, Tensor]:
         """Return where each word of `ids` stands among gathered vectors, and these."""
         if self.expected is not None:
             words, vectors = self.expected
-            places = np.searchsorted(words, ids)
+            places = self.places.take(ids)
             if np.array_equal(words.take(places, mode="clip"), ids):
                 return torch.from_numpy(places).to(vectors.device), vectors
         words = np.unique(ids).astype(np.int64)
@@ -84,7 +86,7 @@ class _Sums(torch.autograd.Function):
 
         ctx.save_for_backward(places, starts, weights)
         ctx.count = len(vectors)
-        out = vectors.new_zeros(len(starts) - 1, vectors.shape[1])
+        out = vectors.new_empty(len(starts) - 1, vectors.shape[1])
         given = (part.numpy() for part in (places, starts, weights, vectors.detach().contiguous(), out))
         kernels.sums(*given)
         return out
