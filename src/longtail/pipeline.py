@@ -248,7 +248,9 @@ def _held_out(recipe: Recipe, train: Split, doubts: bool) -> tuple[Split | None,
     """Hold some points out where something has to be chosen: what is left, and those that decide."""
     if (recipe.undecided() == When.NEVER and not doubts) or len(train) < MIN_POINTS:
         return None, None
-    share = VALIDATION / 2 if recipe.trains else VALIDATION  # weights cannot learn from what is held out
+    share = VALIDATION
+    if recipe.trains:  # weights cannot learn from what is held out, unless they are trained again on all points
+        share *= 2 if _refits(recipe, len(train), always=False) else 0.5
     return train.divide(share, seed=recipe.seed, most=MAX_VALIDATION, leave=recipe.trains)
 
 
