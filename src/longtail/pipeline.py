@@ -39,7 +39,7 @@ from longtail.scorers.fused import choose_weights, quality
 from longtail.shards import world
 from longtail.system import address_space
 from longtail.thresholds import HeldOut
-from longtail.types import Progress, TopK, contains
+from longtail.types import Floats, Progress, TopK, contains
 
 log = logging.getLogger("longtail")
 PROCESS = 150_000_000  # bytes of Python and the libraries, where the system does not tell
@@ -139,7 +139,7 @@ def _fit(
     kept, validation = _held_out(recipe, train, doubts)
     run: Run = {"seed": recipe.seed, "progress": progress, "scratch": scratch}
     if doubts and kept is not None and validation is not None:
-        recipe = _tried(recipe, settled, kept, validation, words)
+        recipe = _tried(recipe, settled, kept, validation, words, _worth(train))
         settled, whole = _augmented(recipe, train)
     trial = None if kept is None else _augmented(recipe, kept)[1]  # it must not know the points held out
     refits = validation is not None and _refits(recipe, len(train), always=before is not None)
@@ -157,7 +157,7 @@ def _fit(
     voices = tuple(scorer for _, scorer in chosen if scorer is not None)
     if voices and validation is not None and recipe.blends and recipe.blend is None:
         usual = [voice.usual for voice in settled.voices]
-        weights = choose_weights(vectors, voices, usual, validation)
+        weights = choose_weights(vectors, voices, usual, validation, _worth(train))
         settled, voices, vectors = _heard(settled, voices, vectors, weights)
         tokenizer = None if vectors is None else tokenizer
     original = train.original
@@ -244,6 +244,12 @@ def described(train: Split) -> dict[str, Any]:
     }
 
 
+def _worth(train: Split) -> Floats:
+    """Return what each label is worth in PSP: its inverse propensity."""
+    original = train.original
+    return Propensity.of(train.dataset).inverse(frequencies(original.targets), len(original)).astype(np.float32)
+
+
 def _held_out(recipe: Recipe, train: Split, doubts: bool) -> tuple[Split | None, Split | None]:
     """Hold some points out where something has to be chosen: what is left, and those that decide."""
     if (recipe.undecided() == When.NEVER and not doubts) or len(train) < MIN_POINTS:
@@ -254,7 +260,9 @@ def _held_out(recipe: Recipe, train: Split, doubts: bool) -> tuple[Split | None,
     return train.divide(share, seed=recipe.seed, most=MAX_VALIDATION, leave=recipe.trains)
 
 
-def _tried(recipe: Recipe, settled: Recipe, kept: Split, validation: Split, words: Words) -> Recipe:
+def _tried(
+    recipe: Recipe, settled: Recipe, kept: Split, validation: Split, words: Words, worth: Floats
+) -> Recipe:  # fmt: skip
     """Choose among the alternatives of augmentations by what one voice makes of them on validation points."""
     voice = recipe.voices[-1].brief()
     for place, part in enumerate(settled.augment):
@@ -263,7 +271,10 @@ def _tried(recipe: Recipe, settled: Recipe, kept: Split, validation: Split, word
             trial = replace(recipe, augment=(*recipe.augment[:place], other, *recipe.augment[place + 1 :]))
             _, scorer = voice.choose(_augmented(trial, kept)[1], validation, words, seed=recipe.seed)
             found.append(
-                (quality(TopK(*scorer.top(Query(validation.need_texts("a trial")), 10)), validation).mean(), trial)
+                (
+                    quality(TopK(*scorer.top(Query(validation.need_texts("a trial")), 10)), validation, worth).mean(),
+                    trial,
+                )
             )
         recipe = max(found, key=lambda one: float(one[0]))[1] if found else recipe
     return recipe

@@ -13,14 +13,17 @@ from longtail.data.dataset import from_rows
 from longtail.data.tokens import Words
 from longtail.encoders.bag import FrozenBag
 from longtail.errors import ModelError
+from longtail.labels.propensity import Propensity, frequencies
+from longtail.metrics import evaluate
 from longtail.model import Model
 from longtail.parts import Query
 from longtail.predictions import Predictor
-from longtail.scorers.fused import WEIGHTS, FusedScorer, choose_weights, union
+from longtail.scorers.fused import WEIGHTS, FusedScorer, choose_weights, quality, union
 from longtail.scorers.lexical import Lexical
 from longtail.scorers.near import NearRetriever
 from longtail.scorers.vectors import Projection, VectorScorer
 from longtail.stores.memory import MemoryStore
+from longtail.types import TopK
 
 BLEND = 0.5
 LEARNT = list(dict.fromkeys(board().texts.tolist()))
@@ -209,7 +212,8 @@ def test_the_union_holds_what_either_proposes_once(plain):
 @pytest.mark.parametrize("name", ["plain", "reranked"])
 def test_a_blend_is_chosen_on_scores_of_the_retriever(request, name):
     model = request.getfixturevalue(name)
-    weights = choose_weights(model.vectors, [model.lexical], [0.25], board(60))
+    train = board(60)
+    weights = choose_weights(model.vectors, [model.lexical], [0.25], train, np.ones(len(train.labels), np.float32))
     assert weights[0] in (0, 1) and weights[1] in WEIGHTS
 
 
@@ -221,3 +225,16 @@ def test_a_loaded_model_fuses_alike(request, name, tmp_path):
     assert np.array_equal(one.labels, two.labels)
     assert np.array_equal(one.scores, two.scores)
     np.testing.assert_allclose(one.scores, model.scorer.top(Query(TEXTS), 5).scores, atol=1e-6)
+
+
+def test_quality_is_what_metrics_make_of_it():
+    train, draw = board(200), np.random.default_rng(0)
+    counts = frequencies(train.targets)
+    propensity = Propensity()
+    worth = propensity.inverse(counts, len(train)).astype(np.float32)
+    labels = np.array([draw.permutation(30)[:6] for _ in range(len(train))], np.int32)
+    top = TopK(labels, -np.arange(6, dtype=np.float32) * np.ones((len(train), 1), np.float32))
+    measured = evaluate(top, train.targets, train_frequencies=counts, train_points=len(train), propensity=propensity)
+    wanted = (measured.values["P@1"] + measured.values["PSP@5"]) / 100
+    assert wanted > 0.05
+    assert quality(top, train, worth).mean() == pytest.approx(wanted, rel=1e-4)

@@ -220,7 +220,8 @@ def test_blending_adds_what_words_say():
             fused = exact[row] + blend * by_words[row]
             assert top.labels[row].tolist() == np.argsort(-fused, kind="stable").tolist()
             np.testing.assert_allclose(top.scores[row], np.sort(fused)[::-1], atol=1e-5)
-    assert choose_weights(scorer, [lexical], [0.25], data.train)[1] in WEIGHTS
+    worth = np.ones(3, np.float32)
+    assert choose_weights(scorer, [lexical], [0.25], data.train, worth)[1] in WEIGHTS
 
 
 @pytest.mark.parametrize(

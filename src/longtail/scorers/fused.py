@@ -152,9 +152,9 @@ def union(vectors: Scorer | None, voices: Sequence[VoiceScorer], query: Query, k
 
 
 def choose_weights(
-    vectors: Scorer | None, voices: Sequence[VoiceScorer], usual: Sequence[float], validation: Split
+    vectors: Scorer | None, voices: Sequence[VoiceScorer], usual: Sequence[float], validation: Split, worth: Floats
 ) -> tuple[float, ...]:
-    """Choose the weights of vectors (0 or 1, where there are any) and voices on validation points, by P@1 + recall@5.
+    """Choose the weights of vectors (0 or 1, where there are any) and voices on validation points, by P@1 + PSP@5.
 
     The weights of voices are chosen one after the other. Of all that are not worse than the best by more than two
     standard errors of the difference, the one nearest to the usual weight is taken: a few hundred points are not enough
@@ -164,7 +164,7 @@ def choose_weights(
     proposed = union(vectors, voices, Query(validation.need_texts("blending").tolist()), 5 + spare)
 
     def value_of(weights: Sequence[float]) -> Floats:
-        return quality(proposed.top(5 + spare, weights), validation)
+        return quality(proposed.top(5 + spare, weights), validation, worth)
 
     own = () if vectors is None else (1.0,)
     weights = [*own, *usual]
@@ -183,10 +183,16 @@ def choose_weights(
     return tuple(weights)
 
 
-def quality(top: TopK, validation: Split) -> Floats:
-    """Return the value of predictions for each point, P@1 + recall@5: the first answer, and as much as five hold."""
-    hits = contains(validation.targets, top.without(validation.excluded, 5).labels)
-    return np.asarray(hits[:, 0] + hits.sum(axis=1) / np.maximum(np.diff(validation.targets.indptr), 1), np.float32)
+def quality(top: TopK, validation: Split, worth: Floats) -> Floats:
+    """Return the value of predictions for each point, the first answer and as much of the tail as five answers hold.
+
+    The mean is P@1 + PSP@5, where `worth` (L,) are inverse propensities.
+    """
+    labels, targets = top.without(validation.excluded, 5).labels, validation.targets
+    hits = contains(targets, labels)
+    own = sp.csr_array((worth[targets.indices], targets.indices, targets.indptr), shape=targets.shape)
+    most = np.maximum(best_of(own, 5).scores, 0).sum(axis=1).mean()  # what the best five would be worth
+    return np.asarray(hits[:, 0] + (hits * worth[labels]).sum(axis=1) / max(most, 1e-12), np.float32)
 
 
 def _behind(value: Floats, other: Floats) -> bool:
