@@ -139,6 +139,9 @@ def test_an_excluded_pair_is_never_learnt_from():
 def test_a_stopped_fit_continues_to_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setattr("longtail.classifiers.sparse.WORK", 500)  # many blocks
     train, settings = board(200), Linear(leaf=4, branching=4, trees=2)
+    fitted(settings, train, scratch=tmp_path)
+    assert not any(tmp_path.iterdir())  # so quick that no file is worth it
+    monkeypatch.setattr("longtail.classifiers.sparse.SOON", 0)
     whole = fitted(settings, train)
     for stop in (1, 3, 6, 10):
         told = []

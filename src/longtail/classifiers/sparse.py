@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, Unpack
 
@@ -37,6 +38,7 @@ TEXT_SHARE = 0.5  # of a label's text in what it is clustered by, beside its poi
 WORK = 2e8  # entries of points × children of a block
 MOST_TREES = 20
 ENTRY = 12  # bytes of an entry of a row
+SOON = 30.0  # seconds of work that may be lost, from the beginning: files of blocks are not for nothing
 Rows = tuple[NDArray[np.int64], Ints, Floats, Floats]  # of children: ends, words, weights, biases
 
 
@@ -128,6 +130,7 @@ class _Grower:
     excluded: LabelMatrix  # (N, L)
     scratch: Path | None
     progress: Progress | None
+    began: float = field(default_factory=time.monotonic)
 
     def grow(self, levels: list[Clusters], name: str) -> _Nodes:
         """Train one tree, level by level: children that are nodes follow in the order of their clusters."""
@@ -182,7 +185,7 @@ class _Grower:
                 excluded.indptr, excluded.indices,
                 settings.penalty, settings.iterations, settings.tolerance, settings.prune, 1,
             )  # fmt: skip
-            if file is not None:
+            if file is not None and time.monotonic() - self.began >= SOON:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 write_arrays(file, dict(zip(("ends", "words", "values", "biases"), found, strict=True)))
             return found

@@ -106,7 +106,7 @@ class Loop:
                 if fit.progress:
                     fit.progress(f"{name}, epoch {epoch + 1} of {self.epochs}", step + 1, self.total)
                 last = enough or step + 1 == self.total
-                if checkpoint and (last or self.due):
+                if checkpoint and (self.due or enough or (last and len(fit.recipe.stages) > 1)):
                     at = self.total if last else step + 1
                     checkpoint.save(at, network.tables, network.dense, self.optimizer, self._remembered())
                     self.saved = time.monotonic()
@@ -127,7 +127,7 @@ class Loop:
         half = settings.precision == "bf16-mixed"
         with torch.autocast(network.device.type, torch.bfloat16, enabled=half):
             loss = network.loss(rows, np.random.default_rng([self.seed, 2, step]), step / self.total)
-        value = self._told(network.counted)
+        value = self._told(network.counted, last=step + 1 == self.total)
         if not math.isfinite(value):
             rate = settings.learning_rate
             raise ResourceError(
@@ -146,9 +146,13 @@ class Loop:
         self.optimizer.step(settings.dense_learning_rate * factor)
         return value
 
-    def _told(self, counted: float) -> float:
-        """Add up what the processes have of a loss; the first of them says whether it is time for a checkpoint."""
-        due = self.group.first and time.monotonic() - self.saved >= self.settings.save_seconds
+    def _told(self, counted: float, *, last: bool) -> float:
+        """Add up what the processes have of a loss; the first of them says whether it is time for a checkpoint.
+
+        What took only a few seconds more to come to the last step is not saved again.
+        """
+        limit = self.settings.save_seconds / (2 if last else 1)
+        due = self.group.first and time.monotonic() - self.saved >= limit
         told = self.group.sum_(torch.tensor([counted, float(due)], dtype=torch.float64))
         self.due = bool(told[1])
         return float(told[0])
