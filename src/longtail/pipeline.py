@@ -309,7 +309,8 @@ def _augmented(recipe: Recipe, train: Split) -> tuple[Recipe, Split]:
     parts = []
     for part in recipe.augment:
         settled = part.fit(train, seed=recipe.seed)
-        train = settled.augment(train, seed=recipe.seed)
+        once = settled.can_act_once and not recipe.trains
+        train = (settled.augment_once if once else settled.augment)(train, seed=recipe.seed)
         parts.append(settled)
     return replace(recipe, augment=tuple(parts)), train
 

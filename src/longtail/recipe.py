@@ -82,7 +82,7 @@ class Recipe(Part):
         if self.objectives and not any(one.weight for one in self.objectives):
             raise RecipeError(f"{self.name}: no objective is trained: give one a weight, weight=1")
         for augmentation in self.augment:
-            if not self.trains and augmentation.acts_on != ("dataset",):
+            if not self.trains and augmentation.acts_on != ("dataset",) and not augmentation.can_act_once:
                 raise RecipeError(f"{self.name}: {augmentation.part} changes batches, and this recipe trains on none")
         for package in ("torch",) if self.trains else ():
             need(package, "train")

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from longtail.augment.gandalf import Gandalf
 from longtail.augment.labelmix import LabelMix
 from longtail.data.dataset import Labels, Split, from_rows
-from longtail.errors import DataError
+from longtail.errors import DataError, RecipeError
+from longtail.pipeline import fit
+from longtail.recipe import find_recipe
 from longtail.types import no_pairs
 
 ROWS = st.lists(st.lists(st.integers(0, 5), max_size=4, unique=True), min_size=1, max_size=12)
@@ -120,3 +122,17 @@ def test_label_texts_are_needed_and_no_points_is_fine():
         LabelMix().mixer(replace(split, labels=Labels(6)))
     mixed = LabelMix().mixer(split).draw(no_pairs((0, 6)), np.random.default_rng(0))
     assert len(mixed.followed) == mixed.targets.shape[0] == 0
+
+
+def test_what_trains_no_batches_learns_from_points_that_are_mixed_once(monkeypatch):
+    data = from_rows({"train": (["red cat", "old dog"] * 20, [[0], [1]] * 20)}, label_texts=["feline", "canine"])
+    seen = []
+    whole = LabelMix.augment_once
+    monkeypatch.setattr(LabelMix, "augment_once", lambda *a, **k: seen.append(whole(*a, **k)) or seen[-1])
+    model = fit(find_recipe("knn+labelmix").override("labelmix.probability", 1), data.train)
+    assert set(seen[-1].texts) == {"red cat feline", "old dog canine"}
+    assert model.predict(["feline"], 1).labels.tolist() == [[0]]
+    seen.clear()
+    find_recipe("astec+labelmix").check()  # which mixes every batch anew
+    with pytest.raises(RecipeError, match="mixup changes batches, and this recipe trains on none"):
+        find_recipe("knn+mixup").check()

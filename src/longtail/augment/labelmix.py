@@ -33,6 +33,7 @@ class LabelMix(SoftTargets):
 
     part: ClassVar[str] = "labelmix"
     acts_on: ClassVar[tuple[Place, ...]] = ("batch",)
+    can_act_once: ClassVar[bool] = True
     graph: Literal["conditionals", "walk", "glas"] = "walk"  # the label graph that gives soft targets
     probability: float = Field(default=0.4, ge=0, le=1)  # that the text of a label is appended to a point
     # rare labels of a point are drawn more often: frequency to the power of minus this

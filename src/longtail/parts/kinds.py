@@ -316,6 +316,7 @@ class Augmentation(Part):
     """Makes or changes training points at the places that it names."""
 
     acts_on: ClassVar[tuple[Place, ...]]
+    can_act_once: ClassVar[bool] = False  # on all points instead, where nothing is trained in batches
 
     def fit(self, train: Split, *, seed: int) -> Self:
         """Return the same settings with what the training points settle, so that it is kept with the model."""
@@ -327,6 +328,10 @@ class Augmentation(Part):
 
     def augment(self, train: Split, *, seed: int) -> Split:
         """Return more or other training points, before training (place "dataset")."""
+        return train
+
+    def augment_once(self, train: Split, *, seed: int) -> Split:
+        """Do to all points, once, what is done to batches (`can_act_once`)."""
         return train
 
     def prepare(self, fit: Fit) -> Prepared | None:
