@@ -126,7 +126,7 @@ def _measured(job: Job, model: Model, data: Dataset) -> tuple[TopK, dict[str, An
         "mflops": round(model.vectors.operations() / 1e6, 3) if model.vectors else 0.0,
         "model_mb": round(size / 1e6, 2),
         "latency_ms": milliseconds,
-        "batch_seconds": round(batch, 3),
+        "batch_seconds": round(batch, 6),
     }
 
 
