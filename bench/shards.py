@@ -119,7 +119,7 @@ def seen(lines: list[dict[str, Any]]) -> Iterator[Sequence[str]]:
 
 
 def planned(lines: list[dict[str, Any]]) -> Iterator[Sequence[str]]:
-    from longtail.pipeline import estimate
+    from longtail.estimates import estimate
     from longtail.records import Sizes
 
     for labels, counts in PLANNED:

@@ -19,7 +19,7 @@ ORDER = [
     "losses", "predictions", "probabilities", "thresholds", "scales", "card", "folder", "signatures", "explanations",
     "model", "continuing", "training", "artefact", "stored", "index", "doctor", "upgrade", "answering", "answers",
     "engines", "evaluation", "metrics", "comparison", "report", "page", "recipes",
-    "auto", "pipeline", "estimator", "bench", "serve", "cli", "start",
+    "auto", "estimates", "pipeline", "estimator", "bench", "serve", "cli", "start",
     "__main__",
 ]  # fmt: skip
 INSIDE = {

@@ -18,7 +18,7 @@ from longtail.auto.portfolio import BAR, PORTFOLIO, Auto, portfolio
 from longtail.auto.search import FEW, SMALL, Search, Trial, fewer_epochs, for_share, seconds_of
 from longtail.data.dataset import from_rows
 from longtail.errors import BadArgument, RecipeError
-from longtail.pipeline import gauge
+from longtail.estimates import gauge
 from longtail.types import TopK
 
 QUICK = (("linear and knn", "linear", {"lexical": "lexical"}), ("knn", "knn", {}))

@@ -18,7 +18,7 @@ from longtail.machine import memory_usage
 idle = memory_usage()[1]
 import longtail as lt
 from golden.corpus import sized
-from longtail.pipeline import estimate
+from longtail.estimates import estimate
 from longtail.recipe import recipe_of
 recipe, train = recipe_of(json.loads(sys.argv[1])), sized(800, 300)
 needs = estimate(recipe, train)
@@ -52,7 +52,7 @@ def test_the_memory_of_a_fit_is_foreseen_within_a_factor_of_two(name):
 def test_larger_data_need_more(name):
     from golden.corpus import sized
 
-    from longtail.pipeline import estimate
+    from longtail.estimates import estimate
 
     small, large = (estimate(find_recipe(name), sized(points, labels)) for points, labels in ((200, 50), (2000, 900)))
     assert small.memory_bytes < large.memory_bytes

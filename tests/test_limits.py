@@ -19,8 +19,8 @@ from longtail import limits
 from longtail.data.dataset import Dataset
 from longtail.data.formats import write
 from longtail.errors import ModelError, ResourceError
+from longtail.estimates import Estimate, available, need_memory
 from longtail.limits import cgroup, few_threads, in_words, is_shortage
-from longtail.pipeline import Estimate, available, need_memory
 
 MB = 2**20
 QUIET = {name: value for name, value in os.environ.items() if name not in limits.THREADS}
@@ -198,6 +198,6 @@ def test_every_command_ends_in_one_line_under_every_limit(trained, name, size):
 
 
 def test_a_fit_that_a_limit_cannot_hold_is_refused(monkeypatch):
-    monkeypatch.setattr("longtail.pipeline.address_space", lambda: 1)
+    monkeypatch.setattr("longtail.estimates.address_space", lambda: 1)
     with pytest.raises(ResourceError, match=r"0\.0 GB are free"):
         need_memory(Estimate(10**12, 0, 0.0))

@@ -14,8 +14,9 @@ from longtail.classifiers.sparse import Linear
 from longtail.data.dataset import Split, from_rows
 from longtail.data.tokens import Words
 from longtail.errors import ResourceError
+from longtail.estimates import Estimate, available, estimate, need_memory
 from longtail.parts import Query
-from longtail.pipeline import Estimate, _heard, available, estimate, fit, need_memory
+from longtail.pipeline import _heard, fit
 from longtail.recipe import find_recipe
 
 

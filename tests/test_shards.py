@@ -13,9 +13,9 @@ import pytest
 
 from longtail.cli.launch import run_together
 from longtail.errors import ResourceError
+from longtail.estimates import enough_processes, estimate
 from longtail.files import read_arrays, write_blocks
 from longtail.machine import memory_usage
-from longtail.pipeline import enough_processes, estimate
 from longtail.recipe import find_recipe
 from longtail.records import Sizes
 from longtail.shards import ALONE, Group, split, splitting, told, world

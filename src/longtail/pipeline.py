@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,31 +18,28 @@ from longtail.card import FEW as RARE
 from longtail.comparison import Comparison, Pair, intervals
 from longtail.continuing import continued_points, earlier, points_for, seen
 from longtail.data.dataset import Dataset, Split, from_rows, need_data
-from longtail.data.tokens import WORD, Words
+from longtail.data.tokens import Words
 from longtail.errors import BadArgument, DataError, ResourceError
+from longtail.estimates import estimate, gauge, need_memory
 from longtail.evaluation import Evaluation
 from longtail.explanations import draw_examples
 from longtail.labels.matching import padded, same_labels
 from longtail.labels.propensity import Propensity, frequencies
-from longtail.limits import cgroup
-from longtail.machine import beside, halved, memory_usage, numbers
+from longtail.machine import beside, halved
 from longtail.metrics import evaluate as measure
 from longtail.model import Examples, Model, need_model
 from longtail.parts import Earlier, Query, Run, Scorer, VoiceScorer
 from longtail.probabilities import Evidence, Reliability, fit_probabilities, reliability
 from longtail.recipe import Recipe, find_recipe
-from longtail.records import Sizes, StageDone, When
+from longtail.records import StageDone, When
 from longtail.scales import fit_scale, highest
 from longtail.scorers.added import Scale
-from longtail.scorers.fused import choose_weights, quality
+from longtail.scorers.fused import Judge, choose_weights
 from longtail.shards import world
-from longtail.system import address_space
 from longtail.thresholds import HeldOut
-from longtail.types import Floats, Progress, TopK, contains
+from longtail.types import Progress, TopK, contains
 
 log = logging.getLogger("longtail")
-PROCESS = 150_000_000  # bytes of Python and the libraries, where the system does not tell
-TORCH, RUNNING = 220_000_000, 150_000_000  # bytes that importing torch takes, and its threads
 SEEN = 200  # training points that show how high scores are, where none are held out
 Learnt: TypeAlias = tuple[Any, Any, tuple[StageDone, ...]]  # the scorer, the encoder's tokenizer, what stages did
 NOTHING: Learnt = (None, None, ())
@@ -136,13 +132,18 @@ def _fit(
     words = Words.fit(train.need_texts(recipe.name), train.labels.all_texts or [])
     settled, whole = _augmented(recipe, train)
     doubts = bool(recipe.voices) and any(len(part.alternatives()) > 1 for part in settled.augment)
-    kept, validation = _held_out(recipe, train, doubts)
+    again = _refits(recipe, len(train), always=before is not None)
+    kept, validation = _held_out(recipe, train, doubts, again=again)
+    original = train.original
+    counts = frequencies(original.targets)
+    worth = Propensity.of(train.dataset).inverse(counts, len(original)).astype(np.float32)
+    judge = None if validation is None else Judge(validation, worth)
     run: Run = {"seed": recipe.seed, "progress": progress, "scratch": scratch}
-    if doubts and kept is not None and validation is not None:
-        recipe = _tried(recipe, settled, kept, validation, words, _worth(train))
+    if doubts and kept is not None and judge is not None:
+        recipe = _tried(recipe, settled, kept, judge, words)
         settled, whole = _augmented(recipe, train)
     trial = None if kept is None else _augmented(recipe, kept)[1]  # it must not know the points held out
-    refits = validation is not None and _refits(recipe, len(train), always=before is not None)
+    refits = validation is not None and again
     some = whole if trial is None else trial
     told: dict[str, Any] = {"fingerprint": train.fingerprint, "progress": progress}
     (vectors, tokenizer, done), chosen = _beside(
@@ -155,13 +156,12 @@ def _fit(
     )  # fmt: skip
     settled = replace(settled, voices=tuple(voice for voice, _ in chosen))
     voices = tuple(scorer for _, scorer in chosen if scorer is not None)
-    if voices and validation is not None and recipe.blends and recipe.blend is None:
+    if voices and judge is not None and recipe.blends and recipe.blend is None:
         usual = [voice.usual for voice in settled.voices]
-        weights = choose_weights(vectors, voices, usual, validation, _worth(train))
+        weights = choose_weights(vectors, voices, usual, judge)
         settled, voices, vectors = _heard(settled, voices, vectors, weights)
         tokenizer = None if vectors is None else tokenizer
-    original = train.original
-    counts, labels = frequencies(original.targets), replace(train.labels, features=None)
+    labels = replace(train.labels, features=None)
     model = Model(settled, labels, counts, len(original), train.dataset, words, voices, vectors, tokenizer)
     if validation is not None:
         model = _calibrated(model, validation)
@@ -171,8 +171,8 @@ def _fit(
         for place, voice in enumerate(settled.voices)
     ]
 
-    again = partial(_learnt, recipe, whole, words, scratch=scratch, earlier=before, **told)
-    learnt, ended = _beside(again if refits and settled.trains else None, final, progress)
+    once_more = partial(_learnt, recipe, whole, words, scratch=scratch, earlier=before, **told)
+    learnt, ended = _beside(once_more if refits and settled.trains else None, final, progress)
     if learnt is not NOTHING:
         vectors, tokenizer, done = learnt
         model = replace(model, vectors=vectors, tokenizer=tokenizer)
@@ -244,39 +244,28 @@ def described(train: Split) -> dict[str, Any]:
     }
 
 
-def _worth(train: Split) -> Floats:
-    """Return what each label is worth in PSP: its inverse propensity."""
-    original = train.original
-    return Propensity.of(train.dataset).inverse(frequencies(original.targets), len(original)).astype(np.float32)
-
-
-def _held_out(recipe: Recipe, train: Split, doubts: bool) -> tuple[Split | None, Split | None]:
+def _held_out(
+    recipe: Recipe, train: Split, doubts: bool, *, again: bool
+) -> tuple[Split | None, Split | None]:  # fmt: skip
     """Hold some points out where something has to be chosen: what is left, and those that decide."""
     if (recipe.undecided() == When.NEVER and not doubts) or len(train) < MIN_POINTS:
         return None, None
     share = VALIDATION
     if recipe.trains:  # weights cannot learn from what is held out, unless they are trained again on all points
-        share *= 2 if _refits(recipe, len(train), always=False) else 0.5
+        share *= 2 if again else 0.5
     return train.divide(share, seed=recipe.seed, most=MAX_VALIDATION, leave=recipe.trains)
 
 
-def _tried(
-    recipe: Recipe, settled: Recipe, kept: Split, validation: Split, words: Words, worth: Floats
-) -> Recipe:  # fmt: skip
+def _tried(recipe: Recipe, settled: Recipe, kept: Split, judge: Judge, words: Words) -> Recipe:
     """Choose among the alternatives of augmentations by what one voice makes of them on validation points."""
-    voice = recipe.voices[-1].brief()
+    voice, query = recipe.voices[-1].brief(), Query(judge.validation.need_texts("a trial"))
     for place, part in enumerate(settled.augment):
         found = []
         for other in part.alternatives() if len(part.alternatives()) > 1 else ():
             trial = replace(recipe, augment=(*recipe.augment[:place], other, *recipe.augment[place + 1 :]))
-            _, scorer = voice.choose(_augmented(trial, kept)[1], validation, words, seed=recipe.seed)
-            found.append(
-                (
-                    quality(TopK(*scorer.top(Query(validation.need_texts("a trial")), 10)), validation, worth).mean(),
-                    trial,
-                )
-            )
-        recipe = max(found, key=lambda one: float(one[0]))[1] if found else recipe
+            _, scorer = voice.choose(_augmented(trial, kept)[1], judge.validation, words, seed=recipe.seed)
+            found.append((float(judge(TopK(*scorer.top(query, 10))).mean()), trial))
+        recipe = max(found, key=lambda one: one[0])[1] if found else recipe
     return recipe
 
 
@@ -370,76 +359,3 @@ def compare(models: Mapping[str, Model], data: Dataset | Split) -> Comparison:
     inverse = Propensity.of(base.dataset).inverse(padded(base.frequencies, split.labels), base.points)
     pairs = {name: Pair.of(first, name, top, other, split, inverse) for name, (other, _) in others}
     return Comparison({name: result for name, (_, result) in found.items()}, tuple(pairs.values()))
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What a run will probably need."""
-
-    memory_bytes: int  # of each process
-    disk_bytes: int
-    seconds: float
-    processes: int = 1
-    sent_bytes: int = 0  # by each process in a step
-
-
-def estimate(recipe: Recipe, train: Split | Sizes, *, processes: int = 1) -> Estimate:
-    """Estimate the peak memory, the disk and the time of a fit from a sample of the texts, before anything is built.
-
-    Of several processes that share the labels it is the memory of each, and what each sends in a step.
-    """
-    found = train if isinstance(train, Sizes) else gauge(train, recipe.name)
-    needs = recipe.total_cost(replace(recipe.sizes(found), processes=processes))
-    libraries = RUNNING + (0 if "torch" in sys.modules else TORCH) if recipe.trains else 0
-    seconds = needs.seconds + (4 if recipe.trains else 1)
-    memory = int(_peak_memory() + libraries + needs.memory)
-    return Estimate(memory, int(needs.disk), seconds, processes, int(needs.sent))
-
-
-def gauge(train: Split, what: str) -> Sizes:
-    """Gauge what the costs of recipes grow with; `what` needs the texts."""
-    texts = train.need_texts(what)
-    some = texts.take(np.random.default_rng(0).permutation(len(texts))[:2000])
-    found = [set(WORD.findall(text.lower())) for text in some]
-    words = float(np.mean([len(entry) for entry in found])) if found else 0.0
-    distinct = len(set().union(*found)) if found else 0
-    share = min(1.0, len(some) / max(1, len(train)))
-    vocabulary = int(distinct / max(share, 1e-9) ** 0.6)  # Heaps' law
-    return Sizes(len(train), len(train.labels), train.targets.nnz, words, vocabulary)
-
-
-def need_memory(needs: Estimate, *, processes: int = 1) -> None:
-    """Refuse a fit that the free memory cannot hold; so many of its processes are on this machine."""
-    free = available()
-    if free is not None and processes * (needs.memory_bytes - _peak_memory()) > free:
-        raise ResourceError(
-            f"this needs about {processes * needs.memory_bytes / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; use a "
-            "smaller encoder.dim, training.optimizer=adagrad (a third of the memory of label rows), fewer points, a "
-            "larger machine, or several: --processes, of which `--dry-run` says how many"
-            + ("" if address_space() is None else "; or raise the limit: ulimit -v")
-        )
-
-
-def enough_processes(recipe: Recipe, train: Split | Sizes, free: int, most: int = 1024) -> int | None:
-    """Find how many processes, each on a machine with so many free bytes, hold a training; None: none of these do."""
-    found = train if isinstance(train, Sizes) else gauge(train, recipe.name)
-    for processes in (1 << power for power in range(most.bit_length())):
-        if estimate(recipe, found, processes=processes).memory_bytes - _peak_memory() <= free:
-            return processes
-    return None
-
-
-def _peak_memory() -> int:
-    """Return how much memory this process has had at most so far."""
-    return (memory_usage() or (PROCESS, PROCESS))[1]
-
-
-def available() -> int | None:
-    """Return how much memory this process can still get from the machine and within its limits, where they say so."""
-    found = [kilobytes * 1024 for kilobytes in [numbers("/proc/meminfo").get("MemAvailable")] if kilobytes is not None]
-    group, space = cgroup(), address_space()
-    if group is not None:
-        found.append(group[0] - group[1])
-    if space is not None:
-        found.append(space - numbers("/proc/self/status").get("VmSize", 0) * 1024)
-    return max(0, min(found)) if found else None

@@ -14,6 +14,7 @@ from small import board, same, short, small
 import longtail as lt
 from longtail.artefact import build_artefact
 from longtail.errors import RecipeError
+from longtail.estimates import gauge
 from longtail.model import Model
 from longtail.parts import Query
 from longtail.recipe import find_recipe
@@ -176,7 +177,7 @@ def test_an_ensemble_stopped_in_any_member_ends_with_the_same_weights(stopped, t
 
 
 def test_an_ensemble_costs_as_much_as_its_members():
-    sizes = find_recipe("astec").sizes(lt.pipeline.gauge(board(100), "astec"))
+    sizes = find_recipe("astec").sizes(gauge(board(100), "astec"))
     one, three = (find_recipe("astec").override("ensemble", count).total_cost(sizes) for count in (1, 3))
     assert three.disk == pytest.approx(3 * one.disk)
     assert three.seconds == pytest.approx(3 * one.seconds)

@@ -18,7 +18,7 @@ from longtail.metrics import evaluate
 from longtail.model import Model
 from longtail.parts import Query
 from longtail.predictions import Predictor
-from longtail.scorers.fused import WEIGHTS, FusedScorer, choose_weights, quality, union
+from longtail.scorers.fused import WEIGHTS, FusedScorer, Judge, choose_weights, union
 from longtail.scorers.lexical import Lexical
 from longtail.scorers.near import NearRetriever
 from longtail.scorers.vectors import Projection, VectorScorer
@@ -213,7 +213,8 @@ def test_the_union_holds_what_either_proposes_once(plain):
 def test_a_blend_is_chosen_on_scores_of_the_retriever(request, name):
     model = request.getfixturevalue(name)
     train = board(60)
-    weights = choose_weights(model.vectors, [model.lexical], [0.25], train, np.ones(len(train.labels), np.float32))
+    judge = Judge(train, np.ones(len(train.labels), np.float32))
+    weights = choose_weights(model.vectors, [model.lexical], [0.25], judge)
     assert weights[0] in (0, 1) and weights[1] in WEIGHTS
 
 
@@ -227,7 +228,7 @@ def test_a_loaded_model_fuses_alike(request, name, tmp_path):
     np.testing.assert_allclose(one.scores, model.scorer.top(Query(TEXTS), 5).scores, atol=1e-6)
 
 
-def test_quality_is_what_metrics_make_of_it():
+def test_a_judge_says_what_metrics_say():
     train, draw = board(200), np.random.default_rng(0)
     counts = frequencies(train.targets)
     propensity = Propensity()
@@ -237,4 +238,4 @@ def test_quality_is_what_metrics_make_of_it():
     measured = evaluate(top, train.targets, train_frequencies=counts, train_points=len(train), propensity=propensity)
     wanted = (measured.values["P@1"] + measured.values["PSP@5"]) / 100
     assert wanted > 0.05
-    assert quality(top, train, worth).mean() == pytest.approx(wanted, rel=1e-4)
+    assert Judge(train, worth)(top).mean() == pytest.approx(wanted, rel=1e-4)

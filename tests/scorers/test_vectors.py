@@ -22,7 +22,7 @@ from longtail.parts import Objective, Query
 from longtail.recipe import Recipe
 from longtail.samplers.all_labels import AllLabels
 from longtail.scorers import vectors as module
-from longtail.scorers.fused import WEIGHTS, choose_weights, union
+from longtail.scorers.fused import WEIGHTS, Judge, choose_weights, union
 from longtail.scorers.lexical import Lexical
 from longtail.scorers.reranked import RerankedScorer
 from longtail.scorers.vectors import JoinedScorer, Projection, VectorScorer
@@ -220,8 +220,8 @@ def test_blending_adds_what_words_say():
             fused = exact[row] + blend * by_words[row]
             assert top.labels[row].tolist() == np.argsort(-fused, kind="stable").tolist()
             np.testing.assert_allclose(top.scores[row], np.sort(fused)[::-1], atol=1e-5)
-    worth = np.ones(3, np.float32)
-    assert choose_weights(scorer, [lexical], [0.25], data.train, worth)[1] in WEIGHTS
+    judge = Judge(data.train, np.ones(3, np.float32))
+    assert choose_weights(scorer, [lexical], [0.25], judge)[1] in WEIGHTS
 
 
 @pytest.mark.parametrize(

@@ -160,10 +160,10 @@ def test_vectors_are_clustered_again_after_some_epochs():
     network, seen = by_vectors(refresh=2), []
     real = orders.clusters
 
-    def watch(vectors, count, *, seed):
+    def watch(vectors, count, *, seed, rounds):
         expected = network.vectors(network.points.inputs)  # as they are at this time
         seen.append((network.epoch, count, seed, np.array_equal(vectors, expected), vectors.copy()))
-        return real(vectors, count, seed=seed)
+        return real(vectors, count, seed=seed, rounds=rounds)
 
     on_epoch = type(network).on_epoch
 

@@ -27,7 +27,8 @@ def asked(budget: str | None, published: str | None, settings: Sequence[str]) ->
 
 def show_plan(auto: Auto, points: Split, *, json: bool) -> None:
     """Print what would be tried, with what each fit is estimated to take, and what would not."""
-    from longtail.pipeline import estimate, search_for
+    from longtail.estimates import estimate
+    from longtail.pipeline import search_for
 
     search = search_for(auto, points)
     share, tried = search.plan()

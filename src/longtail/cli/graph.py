@@ -299,9 +299,9 @@ def augment(
 def _augment(part: Part, train: Split, seed: int) -> tuple[Part, Split]:
     """Augment the training points; also return the settings with what was fitted."""
     from longtail.augment.gandalf import Gandalf
-    from longtail.augment.labelmix import LabelMix
+    from longtail.parts import Augmentation
 
-    if isinstance(part, LabelMix):
+    if isinstance(part, Augmentation) and part.can_act_once:
         return part, part.augment_once(train, seed=seed)
     if not isinstance(part, Gandalf):
         raise RecipeError(f"{part.part} makes no training points")

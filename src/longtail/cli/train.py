@@ -24,9 +24,9 @@ from longtail.types import counted
 if TYPE_CHECKING:
     from longtail.auto.portfolio import Auto
     from longtail.data.dataset import Split
+    from longtail.estimates import Estimate
     from longtail.index import Index
     from longtail.model import Model
-    from longtail.pipeline import Estimate
     from longtail.recipe import Recipe
     from longtail.shards import Group
 
@@ -205,7 +205,7 @@ def _asked(
 def _show_needs(settings: Recipe | Auto, points: Split, processes: int, *, json: bool) -> None:
     """Print what a run will probably need."""
     from longtail.auto.portfolio import Auto
-    from longtail.pipeline import available, enough_processes, estimate
+    from longtail.estimates import available, enough_processes, estimate
 
     if isinstance(settings, Auto):
         auto.show_plan(settings, points, json=json)
@@ -239,7 +239,7 @@ def _advice(free: str, enough: int | None) -> str:
 def _check_needs(settings: Recipe | Auto, points: Split, group: Group) -> None:
     """Say what a run will probably need, and refuse what the memory cannot hold."""
     from longtail.auto.portfolio import Auto
-    from longtail.pipeline import estimate, need_memory
+    from longtail.estimates import estimate, need_memory
 
     if isinstance(settings, Auto):
         if not group.alone:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -151,20 +152,42 @@ def union(vectors: Scorer | None, voices: Sequence[VoiceScorer], query: Query, k
     return Union(starts, of_label, by_vectors, tuple(by_voices), width)
 
 
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """Says what predictions of validation points are worth: P@1 + PSP@5, the first answer and the tail of five."""
+
+    validation: Split
+    worth: Floats  # (L,) inverse propensities
+
+    @cached_property
+    def most(self) -> float:
+        """What the five best answers would be worth, in the mean."""
+        targets = self.validation.targets
+        own = sp.csr_array((self.worth[targets.indices], targets.indices, targets.indptr), shape=targets.shape)
+        return max(float(np.maximum(best_of(own, 5).scores, 0).sum(axis=1).mean()), 1e-12)
+
+    def __call__(self, top: TopK) -> Floats:
+        """Return what the predictions of each point add to the mean."""
+        labels = top.without(self.validation.excluded, 5).labels
+        hits = contains(self.validation.targets, labels)
+        return np.asarray(hits[:, 0] + (hits * self.worth[labels]).sum(axis=1) / self.most, np.float32)
+
+
 def choose_weights(
-    vectors: Scorer | None, voices: Sequence[VoiceScorer], usual: Sequence[float], validation: Split, worth: Floats
+    vectors: Scorer | None, voices: Sequence[VoiceScorer], usual: Sequence[float], judge: Judge
 ) -> tuple[float, ...]:
-    """Choose the weights of vectors (0 or 1, where there are any) and voices on validation points, by P@1 + PSP@5.
+    """Choose the weights of vectors (0 or 1, where there are any) and voices on the validation points of a judge.
 
     The weights of voices are chosen one after the other. Of all that are not worse than the best by more than two
     standard errors of the difference, the one nearest to the usual weight is taken: a few hundred points are not enough
     to trust the best one. One voice alone is taken where it is better than all together by more than that.
     """
+    validation = judge.validation
     spare = int(np.diff(validation.excluded.indptr).max(initial=0))
     proposed = union(vectors, voices, Query(validation.need_texts("blending").tolist()), 5 + spare)
 
     def value_of(weights: Sequence[float]) -> Floats:
-        return quality(proposed.top(5 + spare, weights), validation, worth)
+        return judge(proposed.top(5 + spare, weights))
 
     own = () if vectors is None else (1.0,)
     weights = [*own, *usual]
@@ -181,18 +204,6 @@ def choose_weights(
         if _behind(together, value := value_of(alone)):
             weights, together = alone, value
     return tuple(weights)
-
-
-def quality(top: TopK, validation: Split, worth: Floats) -> Floats:
-    """Return the value of predictions for each point, the first answer and as much of the tail as five answers hold.
-
-    The mean is P@1 + PSP@5, where `worth` (L,) are inverse propensities.
-    """
-    labels, targets = top.without(validation.excluded, 5).labels, validation.targets
-    hits = contains(targets, labels)
-    own = sp.csr_array((worth[targets.indices], targets.indices, targets.indptr), shape=targets.shape)
-    most = np.maximum(best_of(own, 5).scores, 0).sum(axis=1).mean()  # what the best five would be worth
-    return np.asarray(hits[:, 0] + (hits * worth[labels]).sum(axis=1) / max(most, 1e-12), np.float32)
 
 
 def _behind(value: Floats, other: Floats) -> bool:

@@ -64,6 +64,8 @@ class Loop:
         self.epochs = max(settings.epochs, math.ceil(settings.min_steps / self.per_epoch))
         self.total = self.epochs * self.per_epoch
         self.steps = 0  # done: fewer than all of them where patience ends it
+        recipe = network.fit.recipe
+        self.followed = len(recipe.stages) > 1 or recipe.ensemble > 1  # by trainings that are lost with this one
         trained = [part for part in network.dense.parameters() if part.requires_grad]
         self.optimizer = Adam(trained, self._scales())
         self.best, self.stale, self.kept = -math.inf, 0, dict[str, NDArray[Any]]()
@@ -106,7 +108,7 @@ class Loop:
                 if fit.progress:
                     fit.progress(f"{name}, epoch {epoch + 1} of {self.epochs}", step + 1, self.total)
                 last = enough or step + 1 == self.total
-                if checkpoint and (self.due or enough or (last and len(fit.recipe.stages) > 1)):
+                if checkpoint and (self.due or enough or (last and self.followed)):
                     at = self.total if last else step + 1
                     checkpoint.save(at, network.tables, network.dense, self.optimizer, self._remembered())
                     self.saved = time.monotonic()

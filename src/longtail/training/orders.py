@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from longtail.labels.tree import clusters
+from longtail.labels.tree import ROUNDS, clusters
 from longtail.parts import Arrays, BatchOrder, BuiltOrder, Fit, Network
 from longtail.records import record
 
-ROUNDS = 3  # of clustering points by words at each level: neighbours in a batch need not be the nearest
+FEW_ROUNDS = 3  # of clustering points by words at each level: neighbours in a batch need not be the nearest
 
 
 @record
@@ -86,7 +86,7 @@ class Similar(BatchOrder):
         """Put the points into clusters of their words, or wait for vectors."""
         order = _Similar(self, batch_size)
         if self.by == "words":
-            order.cluster(fit.words.bag(fit.train.need_texts("batches")), fit.seed, rounds=ROUNDS)
+            order.cluster(fit.words.bag(fit.train.need_texts("batches")), fit.seed, FEW_ROUNDS)
         return order
 
 
@@ -97,11 +97,11 @@ class _Similar(BuiltOrder):
         self.settings, self.batch_size = settings, batch_size
         self.similar = np.zeros(0, np.int64)
 
-    def cluster(self, vectors: Any, seed: int, **how: int) -> None:
+    def cluster(self, vectors: Any, seed: int, rounds: int = ROUNDS) -> None:
         """Halve the points until the smallest groups are reached."""
         smallest = max(2, min(self.settings.group or self.batch_size, self.batch_size))
         count = max(1, vectors.shape[0] // smallest)
-        self.similar = np.argsort(clusters(vectors, count, seed=seed, **how), kind="stable")
+        self.similar = np.argsort(clusters(vectors, count, seed=seed, rounds=rounds), kind="stable")
 
     def group(self, epoch: int) -> int:
         """Return how many points stand side by side in an epoch."""

@@ -42,11 +42,12 @@ class LoopSettings(Part):
     clip: float | None = Field(default=None, gt=0)  # gradients so many times as long as any of the last five are cut
     average: float | None = Field(default=None, ge=0, lt=1)  # share of the epochs after which weights are averaged
     order: BatchOrder = Shuffled()  # of the points of an epoch
-    # of the layers on a GPU; bf16-products: of scores alone, where the processor multiplies bfloat16 quickly
+    # of the layers on a GPU; bf16-products: of scores and the layer before them, where bfloat16 is quick
     precision: Literal["32-true", "bf16-mixed", "bf16-products"] = "32-true"
     device: str = "auto"  # auto, cpu or cuda
     tensorboard: bool = False  # whether curves are written for TensorBoard
-    save_seconds: float = Field(default=60.0, ge=0)  # between checkpoints
+    # between checkpoints; a training of less than half of it writes none
+    save_seconds: float = Field(default=60.0, ge=0)
 
     def override(self, path: str, value: Any) -> Self:
         """Change a setting: whoever asks for epochs gets so many, and what could change nothing is refused."""
