@@ -253,7 +253,7 @@ def _held_out(
     share = VALIDATION
     if recipe.trains:  # weights cannot learn from what is held out, unless they are trained again on all points
         share *= 2 if again else 0.5
-    return train.divide(share, seed=recipe.seed, most=MAX_VALIDATION, leave=recipe.trains)
+    return train.divide(share, seed=recipe.seed, most=MAX_VALIDATION, leave=True)
 
 
 def _tried(recipe: Recipe, settled: Recipe, kept: Split, judge: Judge, words: Words) -> Recipe:

@@ -106,7 +106,7 @@ class Search:
         self.tests = len(self.train) >= FEW  # whether anything can be compared
         if self.tests:
             share = max(HELD_OUT, min(0.3, ENOUGH / len(self.train)))
-            self.kept, self.held_out = self.train.divide(share, seed=self.auto.seed, most=MOST)
+            self.kept, self.held_out = self.train.divide(share, seed=self.auto.seed, most=MOST, leave=True)
             self.order = np.random.default_rng([self.auto.seed, 3]).permutation(len(self.kept))
 
     @property

@@ -140,9 +140,9 @@ class Split:
         """Split the points at random into (the rest, a validation part); order is kept inside both.
 
         Augmented points do not become validation points, unless there are no others: real queries are not like them.
-        With `leave` no label loses its last point, as far as there are points enough. Where most points share all their
-        labels with others, as the titles of one occupation do, those go to one side together: what is asked later will
-        hardly be one more of a group that is known.
+        With `leave` no label loses its last point, as far as there are points enough: what is asked later has labels
+        that are known. Where most points share all their labels with others, as the titles of one occupation do, those
+        go to one side together: what is asked later will hardly be one more of a group that is known.
         """
         real = np.arange(len(self))
         if self.augmented is not None and not self.augmented.all():
@@ -153,13 +153,15 @@ class Split:
         order = random.permutation(real)
         groups = label_groups(self.targets, real)
         if groups is not None:
-            chosen = random.permutation(int(groups.max()) + 1)
-            place = np.argsort(chosen)[groups]  # of each point's group in that order
-            order = real[np.argsort(place, kind="stable")]
-            size = int(np.searchsorted(np.sort(place), np.sort(place)[size - 1], side="right")) if size else 0
-            size = min(size, len(real) - 1)
+            _, firsts, sizes = np.unique(groups, return_index=True, return_counts=True)
+            chosen = random.permutation(len(sizes))
+            if leave:
+                chosen = keeping_labels(self.targets[real[firsts]], chosen, size, sizes)
+            order = real[np.argsort(np.argsort(chosen)[groups], kind="stable")]
+            ends = np.cumsum(sizes[chosen])
+            size = min(int(ends[np.searchsorted(ends, size)]), len(real) - 1) if size else 0
         elif leave:
-            order = keeping_labels(self.targets, order, size)
+            order = keeping_labels(self.targets, order, size, np.ones(len(self), np.int64))
         mask[order[:size]] = True
         return self.take(np.flatnonzero(~mask)), self.take(np.flatnonzero(mask), "validation")
 
