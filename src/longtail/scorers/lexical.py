@@ -172,9 +172,14 @@ class LexicalScorer:
 
     def _votes(self, near: NDArray[Any], similarity: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float32]]:
         """Add up what the nearest points say for their labels: (labels ascending, votes)."""
+        worth = similarity ** np.float32(self.settings.power or 1)
+        if compiles():
+            from longtail.search.postings import votes  # noqa: PLC0415  (numba is an extra)
+
+            return votes(near, worth, self.targets.indptr, self.targets.indices, self.targets.data)
         entries, sizes = entries_of(self.targets, near)
         labels = self.targets.indices[entries]
-        values = np.repeat(similarity ** (self.settings.power or 1), sizes) * self.targets.data[entries]
+        values = np.repeat(worth, sizes) * self.targets.data[entries]
         order = labels.argsort(kind="stable")
         labels = labels[order]
         if len(labels) == 0:

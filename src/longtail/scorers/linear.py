@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from longtail.errors import ModelError
 from longtail.files import read_arrays, write_arrays
 from longtail.machine import in_threads
 from longtail.parts import Proposals, Query
-from longtail.search.inverted import Scratch
 from longtail.types import Floats, Ints, rows_of
 
 FILE = "linear.safetensors"
@@ -133,7 +132,6 @@ class LinearScorer:
     forest: Forest
     count: int  # of labels
     beam: int  # nodes of a level that are followed
-    scratch: Scratch = field(default_factory=Scratch, repr=False)
 
     def __len__(self) -> int:
         return self.count
@@ -149,7 +147,7 @@ class LinearScorer:
             search(
                 *bags, block.start, forest.roots, forest.firsts, forest.starts, forest.owners, forest.ends,
                 forest.children, forest.weights, forest.biases, forest.below, self.beam, forest.widest,
-                self.scratch.zeros(self.count), labels[block], scores[block],
+                labels[block], scores[block],
             )  # fmt: skip
 
         for _ in in_threads(work, query.blocks(BLOCK)) if len(query) > BLOCK else map(work, query.blocks(BLOCK)):

@@ -67,7 +67,6 @@ class Inverted:
             by_word = sp.csr_array(group.T)
             chance = np.random.default_rng(0).random(group.shape[0], np.float32)
             by_word.data = by_word.data * (1 - TIE_BREAK * chance[by_word.indices])
-            by_word.indices = by_word.indices.astype(np.int64)  # numpy gathers by these without converting them first
             lists.append(by_word)
         return cls(groups, tuple(lists))
 
@@ -174,6 +173,8 @@ class Inverted:
         """Put the arrays of a model file together, with so many rows in each group."""
         groups = tuple(matrix_of(arrays, f"group{place}", count, words, low=0) for place, count in enumerate(rows))
         lists = tuple(matrix_of(arrays, f"lists{place}", words, count, low=0) for place, count in enumerate(rows))
+        for listed in lists:  # earlier models have wide ones, of which the cache holds half as many
+            listed.indices = listed.indices.astype(np.int32, copy=False)
         if any(one.nnz != other.nnz for one, other in zip(groups, lists, strict=True)):
             raise ModelError("the lists of the inverted index do not hold what its rows hold; train again")
         return cls(groups, lists)

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longtail.machine import compiled
+from longtail.search.prefetching import prefetch
+from longtail.search.selection import added, last_of
 from longtail.types import Floats, Ints
 
 Starts = NDArray[Any]
@@ -38,34 +40,6 @@ def rarest(words: Ints, list_starts: Starts, limit: int) -> Places:
             order[chosen] = order[at]
             chosen += 1
     return order[:chosen]
-
-
-@compiled
-def last_of(values: Floats, count: int) -> float:
-    """Return the `count`-th largest value, by a heap of so many: most values are only compared with its root."""
-    heap = np.empty(count, np.float32)
-    for place in range(len(values)):
-        value = values[place]
-        if place < count:  # a leaf rises
-            at = place
-            while at > 0 and heap[(at - 1) >> 1] > value:
-                heap[at] = heap[(at - 1) >> 1]
-                at = (at - 1) >> 1
-            heap[at] = value
-        elif value > heap[0]:  # the root sinks
-            at = 0
-            while True:
-                child = 2 * at + 1
-                if child >= count:
-                    break
-                if child + 1 < count and heap[child + 1] < heap[child]:
-                    child += 1
-                if heap[child] >= value:
-                    break
-                heap[at] = heap[child]
-                at = child
-            heap[at] = value
-    return float(heap[0])
 
 
 @compiled
@@ -116,9 +90,8 @@ def nearest(
             weight = weights[at]
             for entry in range(list_starts[words[at]], list_starts[words[at] + 1]):
                 row, part = list_rows[entry], weight * list_weights[entry]
-                if sums[row] == 0 and part > 0:
-                    touched[count] = row
-                    count += 1
+                touched[count] = row
+                count += (sums[row] == 0) & (part > 0)  # a branch would wait for the memory
                 sums[row] += part
         favour = np.empty(count, np.float32)
         for at in range(count):
@@ -129,6 +102,11 @@ def nearest(
         for at in range(len(words)):
             query[words[at]] = weights[at]
         exact = np.empty(len(kept), np.float32)
+        for row in kept:
+            prefetch(row_starts, row)
+        for row in kept:
+            prefetch(row_words, row_starts[row])
+            prefetch(row_weights, row_starts[row])
         for at in range(len(kept)):
             exact[at] = similar(kept[at], row_starts, row_words, row_weights, query)
         for at in range(len(words)):
@@ -137,3 +115,19 @@ def nearest(
         for at in range(min(n, len(order))):
             if exact[order[at]] > 0:
                 found[place, at], values[place, at] = kept[order[at]], exact[order[at]]
+
+
+@compiled
+def votes(
+    near: Places, worth: Floats, starts: Starts, columns: Ints, weights: Floats
+) -> tuple[Places, Floats]:  # fmt: skip
+    """Add up rows of a matrix, each times its worth: (columns ascending, sums)."""
+    size = 0
+    for row in near:
+        size += starts[row + 1] - starts[row]
+    names, values, count = np.empty(size, np.int64), np.empty(size, np.float32), 0
+    for place in range(len(near)):
+        for entry in range(starts[near[place]], starts[near[place] + 1]):
+            names[count], values[count] = columns[entry], worth[place] * weights[entry]
+            count += 1
+    return added(names, values)
