@@ -33,16 +33,16 @@ class Scratch(threading.local):
     """Zeros that a query writes into and clears again, for each thread."""
 
     def __init__(self) -> None:
-        self.arrays: dict[int, Floats] = {}
+        self.arrays: dict[tuple[int, type], NDArray[Any]] = {}
 
     def __reduce__(self) -> tuple[type[Scratch], tuple[()]]:
         return Scratch, ()  # copies and pickles begin with nothing
 
-    def zeros(self, size: int) -> Floats:
+    def zeros(self, size: int, dtype: type = np.float32) -> NDArray[Any]:
         """Lend zeros."""
-        if size not in self.arrays:
-            self.arrays[size] = np.zeros(size, np.float32)
-        return self.arrays[size]
+        if (size, dtype) not in self.arrays:
+            self.arrays[size, dtype] = np.zeros(size, dtype)
+        return self.arrays[size, dtype]
 
 
 @dataclass(frozen=True, eq=False)
