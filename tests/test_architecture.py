@@ -71,7 +71,7 @@ INSIDE = {
         "transformer",
         "towers",
     ],
-    "search": ["exact", "prefetching", "selection", "postings", "inverted", "quantised", "graph", "hnsw", "ivf", "nearest"],
+    "search": ["exact", "prefetching", "selection", "postings", "inverted", "graph", "quantised", "hnsw", "ivf", "nearest"],
     "stores": ["memory", "engine", "qdrant", "qdrant_server", "postgres", "milvus", "shards"],
     "scorers": [
         "texts",

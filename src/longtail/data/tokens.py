@@ -34,6 +34,7 @@ MEMO = 1_000_000  # texts whose bags are kept at most
 FUNCTION = np.float32(5)  # idf of function words at most: titles have too few of them
 PAIR, PAIRED = np.float32(0.7), 2  # what a pair weighs beside a word; texts that must have it
 MILLION = 1_000_000
+ONCE = {1.0}
 UNKNOWN = 2**16  # unknown words whose readings are kept at most
 WORD = re.compile(r"\w+")
 PIECE = re.compile(rf"(?:[^\W\d_]|[{MARKS}{LETTERS}])+|\d+")
@@ -231,16 +232,17 @@ class Words:
 
     def _bag(self, texts: Iterable[str]) -> sp.csr_array:
         """Cut texts into words and weigh them."""
-        place, indptr, indices, shares = self.places.get, [0], list[int](), list[float]()
+        known, unknown = self.places.get, self.unknown.get
+        indptr, indices, shares = [0], list[int](), list[float]()
         for text in texts:
             for word in terms(text, pairs=self.pairs):
-                if (known := place(word)) is not None:
-                    indices.append(known)
+                if (place := known(word)) is not None:
+                    indices.append(place)
                     shares.append(1.0)
-                else:
-                    for near, share in self.read(word):
-                        indices.append(near)
-                        shares.append(share)
+                    continue
+                for near, share in self.read(word) if (reading := unknown(word)) is None else reading:
+                    indices.append(near)
+                    shares.append(share)
             indptr.append(len(indices))
         return self._weighed(_counts(np.asarray(indices, np.int32), indptr, len(self), np.asarray(shares, np.float32)))
 
@@ -255,19 +257,22 @@ class Words:
         return bags
 
     def query(self, text: str) -> tuple[Ints, Floats]:
-        """Weigh one text without building a matrix: (words, weights)."""
+        """Weigh one text without building a matrix: (words ascending, weights)."""
         if self.memo and (known := self.memo[0].query(text)) is not None:
             return known
         counts: dict[int, float] = {}
-        places = self.places
+        known, unknown = self.places.get, self.unknown.get
         for word in terms(text, pairs=self.pairs):
-            place = places.get(word)
-            for near, share in self.read(word) if place is None else ((place, 1.0),):
+            if (place := known(word)) is not None:
+                counts[place] = counts.get(place, 0.0) + 1.0
+                continue
+            for near, share in self.read(word) if (reading := unknown(word)) is None else reading:
                 counts[near] = counts.get(near, 0.0) + share
-        words = np.fromiter(counts, np.int32, len(counts))
+        ascending = sorted(counts)  # as in bags, so that sums have the same bits
+        words = np.array(ascending, np.int32)
         weights = self.idf[words].astype(np.float64)
-        if any(count != 1 for count in counts.values()):
-            weights *= np.fromiter(map(_damped, counts.values()), np.float64, len(counts))
+        if set(counts.values()) != ONCE:
+            weights *= [_damped(counts[place]) for place in ascending]
         return words, (weights / (math.sqrt(float(weights @ weights)) or 1)).astype(np.float32)
 
     def save(self, folder: Path) -> None:

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from longtail.machine import compiled_if_possible
 from longtail.search.prefetching import prefetch
-from longtail.search.selection import insert, last_of
+from longtail.search.selection import insert
 from longtail.types import Floats, Ints
 
 FAR = 30.0  # a logarithm of a probability so far below zero is nothing
+FINE = 16  # steps of a logarithm that are told apart where only a bound is needed
 
 
 @compiled_if_possible
@@ -72,29 +73,36 @@ def best(found: Ints, logs: Floats, ends: NDArray[np.int64], labels: Ints, score
     A label that is among the k best has, in some tree, at least the k-th largest probability of a tree, divided by the
     number of trees: only such labels are added up.
     """
-    trees, k, least, start, size = len(ends), len(labels), np.float32(-np.inf), 0, 1
+    trees, k, size, steps, count = len(ends), len(labels), 1, int(FAR * FINE), 0
+    least = -FAR
     for tree in range(trees):
-        if ends[tree] - start > k:
-            least = max(least, np.float32(last_of(logs[start : ends[tree]], k)))
-        start = ends[tree]
-    least -= np.float32(np.log(trees) + 1e-4)  # a little more than rounding
+        counts = np.zeros(steps + 1, np.int64)
+        for at in range(0 if tree == 0 else ends[tree - 1], ends[tree]):
+            counts[int(-logs[at] * FINE)] += 1
+        more, step = counts[0], 0
+        while more < k and step < steps:
+            step += 1
+            more += counts[step]
+        least = max(least, -(step + 1) / FINE if more >= k else -FAR)
+    least -= np.log(trees) + 1e-4  # a little more than rounding
     while size < 2 * ends[-1]:
         size *= 2
-    table, sums = np.full(size, -1, np.int32), np.zeros(size, np.float32)
+    table, sums, chosen = np.full(size, -1, np.int32), np.zeros(size, np.float32), np.empty(ends[-1], np.int64)
     for at in range(ends[-1]):
-        if logs[at] >= least:
-            table[place_of(found[at], table)] = found[at]
+        chosen[count] = at
+        count += logs[at] >= least
+    for at in chosen[:count]:
+        table[place_of(found[at], table)] = found[at]
     for at in range(ends[-1]):
         place = place_of(found[at], table)
         if table[place] >= 0:
             sums[place] += np.exp(logs[at]) / trees
-    count = 0
-    for at in range(ends[-1]):
-        if logs[at] >= least:
-            place = place_of(found[at], table)
-            if sums[place] > 0:
-                count = insert(labels, scores, count, k, found[at], sums[place])
-                sums[place] = 0  # it is there
+    filled = 0
+    for at in chosen[:count]:
+        place = place_of(found[at], table)
+        if sums[place] > 0:
+            filled = insert(labels, scores, filled, k, found[at], sums[place])
+            sums[place] = 0  # it is there
 
 
 @compiled_if_possible

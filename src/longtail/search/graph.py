@@ -20,6 +20,7 @@ from longtail.types import Floats, Ints
 
 Bytes = NDArray[np.uint8]
 LINE = 64  # bytes that come from the memory at once
+AHEAD = 8  # rows that are asked for before they are needed
 OLDEST = 255  # marks of rows that were seen before all of them are cleared
 
 
@@ -40,6 +41,16 @@ def products(query: Floats, rows: Bytes, places: NDArray[Any], out: Floats) -> N
             prefetch(rows, place * rows.shape[1] + at)
     for at in range(len(places)):
         out[at] = product(query, rows[places[at]])
+
+
+@compiled
+def pair_products(queries: Floats, owners: NDArray[Any], rows: Bytes, places: NDArray[Any], out: Floats) -> None:
+    """Multiply pairs: query owners[i] with row places[i]."""
+    for pair in range(len(places)):
+        if pair + AHEAD < len(places):
+            for at in range(0, rows.shape[1], LINE):
+                prefetch(rows, places[pair + AHEAD] * rows.shape[1] + at)
+        out[pair] = product(queries[owners[pair]], rows[places[pair]])
 
 
 @compiled

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from longtail.machine import compiled
 from longtail.search.prefetching import prefetch
-from longtail.search.selection import added, last_of
+from longtail.search.selection import added, insert, last_of
 from longtail.types import Floats, Ints
 
 Starts = NDArray[Any]
@@ -98,23 +98,21 @@ def nearest(
             favour[at] = sums[touched[at]]
             sums[touched[at]] = 0
         least = last_of(favour, wide) if count > wide else -1.0
-        kept = np.sort(touched[:count][favour >= least])
+        kept = touched[:count][favour >= least]
         for at in range(len(words)):
             query[words[at]] = weights[at]
-        exact = np.empty(len(kept), np.float32)
         for row in kept:
             prefetch(row_starts, row)
         for row in kept:
             prefetch(row_words, row_starts[row])
             prefetch(row_weights, row_starts[row])
-        for at in range(len(kept)):
-            exact[at] = similar(kept[at], row_starts, row_words, row_weights, query)
+        filled = 0
+        for row in kept:
+            value = np.float32(similar(row, row_starts, row_words, row_weights, query))
+            if value > 0:
+                filled = insert(found[place], values[place], filled, n, row, value)
         for at in range(len(words)):
             query[words[at]] = 0
-        order = np.argsort(-exact, kind="mergesort")  # rows ascend: the smaller of equals is first
-        for at in range(min(n, len(order))):
-            if exact[order[at]] > 0:
-                found[place, at], values[place, at] = kept[order[at]], exact[order[at]]
 
 
 @compiled

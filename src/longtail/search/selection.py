@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -68,3 +70,23 @@ def added(labels: NDArray[np.int64], scores: Floats) -> tuple[NDArray[np.int64],
             names[count], sums[count] = labels[place], scores[place]
             count += 1
     return names[:count], sums[:count]
+
+
+@compiled_if_possible
+def leading(
+    labels: NDArray[Any], scores: Floats, n: int, twice: int
+) -> tuple[NDArray[np.int64], Floats]:  # fmt: skip
+    """Find the n best labels, the smaller first among equals; one may stand so many times, then its best counts."""
+    most = min(n * twice, len(labels))
+    best, values, count = np.empty(most, np.int64), np.empty(most, np.float32), 0
+    for place in range(len(labels)):
+        count = insert(best, values, count, most, labels[place], scores[place])
+    kept = 0
+    for place in range(count):
+        new = kept < n
+        for before in range(kept):
+            new &= best[before] != best[place]
+        if new:
+            best[kept], values[kept] = best[place], values[place]
+            kept += 1
+    return best[:kept], values[:kept]
