@@ -34,7 +34,6 @@ MEMO = 1_000_000  # texts whose bags are kept at most
 FUNCTION = np.float32(5)  # idf of function words at most: titles have too few of them
 PAIR, PAIRED = np.float32(0.7), 2  # what a pair weighs beside a word; texts that must have it
 MILLION = 1_000_000
-ONCE = {1.0}
 UNKNOWN = 2**16  # unknown words whose readings are kept at most
 WORD = re.compile(r"\w+")
 PIECE = re.compile(rf"(?:[^\W\d_]|[{MARKS}{LETTERS}])+|\d+")
@@ -269,11 +268,10 @@ class Words:
             for near, share in self.read(word) if (reading := unknown(word)) is None else reading:
                 counts[near] = counts.get(near, 0.0) + share
         ascending = sorted(counts)  # as in bags, so that sums have the same bits
-        words = np.array(ascending, np.int32)
-        weights = self.idf[words].astype(np.float64)
-        if set(counts.values()) != ONCE:
-            weights *= [_damped(counts[place]) for place in ascending]
-        return words, (weights / (math.sqrt(float(weights @ weights)) or 1)).astype(np.float32)
+        idf = memoryview(self.idf)  # which is quicker than numpy for a few
+        weights = [idf[place] * _damped(counts[place]) for place in ascending]
+        length = math.sqrt(sum(weight * weight for weight in weights)) or 1.0
+        return np.array(ascending, np.int32), np.array([weight / length for weight in weights], np.float32)
 
     def save(self, folder: Path) -> None:
         """Write words.arrow and words.safetensors, or the same for pairs."""
@@ -302,7 +300,7 @@ def _counts(
 
 def _damped(count: float) -> float:
     """Return what a count is worth: 1 + ln of it, or itself where it is a share of a word."""
-    return 1 + math.log(count) if count >= 1 else count
+    return 1 + math.log(count) if count > 1 else count
 
 
 def _name(pairs: bool) -> str:

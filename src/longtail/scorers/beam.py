@@ -23,6 +23,7 @@ from longtail.search.selection import insert
 from longtail.types import Floats, Ints
 
 FAR = 30.0  # a logarithm of a probability so far below zero is nothing
+LINE = 16  # numbers that come from the memory at once
 FINE = 16  # steps of a logarithm that are told apart where only a bound is needed
 
 
@@ -174,6 +175,10 @@ def search(
             for term in range(len(words)):
                 reached[term] = starts[words[term]]
             while wide:
+                for at in range(wide):
+                    for child in range(firsts[nodes[at]], firsts[nodes[at] + 1], LINE):
+                        prefetch(biases, child)
+                        prefetch(below, child)
                 for at in range(wide):
                     first = firsts[nodes[at]]
                     for child in range(firsts[nodes[at] + 1] - first):

@@ -18,6 +18,7 @@ from longtail.errors import ModelError
 from longtail.files import read_arrays, write_arrays
 from longtail.machine import in_threads
 from longtail.parts import Proposals, Query
+from longtail.search.inverted import Bags
 from longtail.types import Floats, Ints, rows_of
 
 FILE = "linear.safetensors"
@@ -138,17 +139,11 @@ class LinearScorer:
 
     def top(self, query: Query, k: int) -> tuple[Ints, Floats]:
         """Find the k best labels of each text."""
-        from longtail.scorers.beam import search  # noqa: PLC0415  (numba is an extra)
-
-        bags, forest = query.lists(self.words), self.forest
+        bags = query.lists(self.words)
         labels, scores = np.full((len(query), k), -1, np.int32), np.full((len(query), k), -np.inf, np.float32)
 
         def work(block: slice) -> None:
-            search(
-                *bags, block.start, forest.roots, forest.firsts, forest.starts, forest.owners, forest.ends,
-                forest.children, forest.weights, forest.biases, forest.below, self.beam, forest.widest,
-                labels[block], scores[block],
-            )  # fmt: skip
+            self._search(bags, block.start, labels[block], scores[block])
 
         for _ in in_threads(work, query.blocks(BLOCK)) if len(query) > BLOCK else map(work, query.blocks(BLOCK)):
             pass
@@ -156,16 +151,28 @@ class LinearScorer:
         scores[known] **= TEMPER
         return labels, scores
 
+    def _search(self, bags: Bags, first: int, labels: Ints, scores: Floats) -> None:
+        """Find the best labels of the bags from the first on, and their probabilities."""
+        from longtail.scorers.beam import search  # noqa: PLC0415  (numba is an extra)
+
+        forest = self.forest
+        search(
+            *bags, first, forest.roots, forest.firsts, forest.starts, forest.owners, forest.ends, forest.children,
+            forest.weights, forest.biases, forest.below, self.beam, forest.widest, labels, scores,
+        )  # fmt: skip
+
     def scores(self, query: Query, k: int) -> sp.csr_array:
         """Score many texts: (N, L) with the k best labels of each as stored entries."""
         return rows_of(*self.top(query, k), self.count)
 
     def candidates(self, query: Query, k: int, also: NDArray[Any] | None = None) -> Proposals:
         """Score the k best labels of the only text, and the labels `also` anyway."""
-        labels, scores = (values[0] for values in self.top(query, k))
-        own = labels[labels >= 0].astype(np.int64)
+        labels, scores = np.empty((1, k), np.int32), np.zeros((1, k), np.float32)
+        self._search(query.lists(self.words), 0, labels, scores)
+        count = np.count_nonzero(scores)
+        own = labels[0, :count].astype(np.int64)
         if also is None:
-            return Proposals(own, scores[: len(own)])
+            return Proposals(own, scores[0, :count] ** TEMPER)
         return Proposals(chosen := np.union1d(own, also), self._score(query, chosen)[0])
 
     def unbounded(self, query: Query, label: int, whole: Proposals) -> float:
