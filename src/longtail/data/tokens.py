@@ -257,8 +257,8 @@ class Words:
 
     def query(self, text: str) -> tuple[Ints, Floats]:
         """Weigh one text without building a matrix: (words ascending, weights)."""
-        if self.memo and (known := self.memo[0].query(text)) is not None:
-            return known
+        if self.memo and (kept := self.memo[0].query(text)) is not None:
+            return kept
         counts: dict[int, float] = {}
         known, unknown = self.places.get, self.unknown.get
         for word in terms(text, pairs=self.pairs):
@@ -268,7 +268,7 @@ class Words:
             for near, share in self.read(word) if (reading := unknown(word)) is None else reading:
                 counts[near] = counts.get(near, 0.0) + share
         ascending = sorted(counts)  # as in bags, so that sums have the same bits
-        idf = memoryview(self.idf)  # which is quicker than numpy for a few
+        idf = self.idf.data  # which is quicker than numpy for a few
         weights = [idf[place] * _damped(counts[place]) for place in ascending]
         length = math.sqrt(sum(weight * weight for weight in weights)) or 1.0
         return np.array(ascending, np.int32), np.array([weight / length for weight in weights], np.float32)

@@ -25,7 +25,7 @@ OLDEST = 255  # marks of rows that were seen before all of them are cleared
 
 
 @compiled
-def product(query: Floats, row: Bytes) -> float:
+def product(query: Floats, row: Bytes) -> np.float32:
     """Multiply a query and a row."""
     total = np.float32(0)
     for at in range(len(query)):

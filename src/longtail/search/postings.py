@@ -43,12 +43,12 @@ def rarest(words: Ints, list_starts: Starts, limit: int) -> Places:
 
 
 @compiled
-def similar(row: int, row_starts: Starts, row_words: Ints, row_weights: Floats, query: Floats) -> float:
+def similar(row: int, row_starts: Starts, row_words: Ints, row_weights: Floats, query: Floats) -> np.float32:
     """Multiply a row and a query with a number for every word, to six digits."""
     total = 0.0
     for at in range(row_starts[row], row_starts[row + 1]):
         total += np.float64(row_weights[at]) * np.float64(query[row_words[at]])
-    return float(np.rint(total * 1e6) / 1e6)
+    return np.float32(np.rint(total * 1e6) / 1e6)
 
 
 @compiled
@@ -108,7 +108,7 @@ def nearest(
             prefetch(row_weights, row_starts[row])
         filled = 0
         for row in kept:
-            value = np.float32(similar(row, row_starts, row_words, row_weights, query))
+            value = similar(row, row_starts, row_words, row_weights, query)
             if value > 0:
                 filled = insert(found[place], values[place], filled, n, row, value)
         for at in range(len(words)):

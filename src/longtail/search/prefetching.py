@@ -1,4 +1,4 @@
-"""ARRAY, PLACE → CACHE: compiled code asks the memory for what it will read soon, and waits once instead of each time."""
+"""ARRAY, PLACE → CACHE: compiled code asks the memory for what it will read soon, and waits once, not each time."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 from longtail.machine import compiles
 
 
-def prefetch(array: Any, place: int) -> None:
-    """Do nothing: plain Python is so slow that memory never is."""
+def nothing(array: Any, place: int) -> None:
+    """Ask for nothing: plain Python is so slow that memory never is."""
 
 
+prefetch: Any = nothing
 if compiles():
     from llvmlite import ir
     from numba.core import cgutils, types

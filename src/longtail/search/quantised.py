@@ -74,7 +74,7 @@ class Quantised:
 
             out = np.empty(len(places), np.float32)
             products(query * self.step, self.rows, places, out)
-            return out + query @ self.low
+            return np.asarray(out + query @ self.low, np.float32)
         rows = self.rows.take(places, axis=0) if isinstance(places, np.ndarray) else self.rows[places]
         if self.step is None or self.low is None:
             return np.asarray(rows, np.float32) @ query
@@ -87,7 +87,7 @@ class Quantised:
             from longtail.search.graph import pair_products  # noqa: PLC0415
 
             pair_products(queries * self.step, owners, self.rows, places, out)
-            return out + (queries @ self.low)[owners]
+            return np.asarray(out + (queries @ self.low)[owners], np.float32)
         bounds = np.flatnonzero(np.diff(owners, prepend=-1, append=-1))  # where the pairs of each query begin and end
         for start, end in pairwise(bounds.tolist()):
             out[start:end] = self.scores(queries[owners[start]], places[start:end])

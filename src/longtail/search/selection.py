@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longtail.machine import compiled_if_possible
-from longtail.types import Floats, Ints
+from longtail.types import Floats
 
 
 @compiled_if_possible
@@ -41,7 +41,7 @@ def last_of(values: Floats, count: int) -> float:
 
 
 @compiled_if_possible
-def insert(labels: Ints, scores: Floats, count: int, most: int, label: int, score: float) -> int:
+def insert(labels: NDArray[Any], scores: Floats, count: int, most: int, label: int, score: float | np.float32) -> int:
     """Insert into a list that descends by score, of at most `most`; the smaller of equals first. Returns its length."""
     if count == most:
         last = most - 1
