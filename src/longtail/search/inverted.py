@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from longtail.arrays import matrix_arrays, matrix_of
 from longtail.errors import ModelError
+from longtail.files import released
 from longtail.machine import compiles, in_threads
 from longtail.types import Floats, Ints
 
@@ -174,7 +175,9 @@ class Inverted:
         groups = tuple(matrix_of(arrays, f"group{place}", count, words, low=0) for place, count in enumerate(rows))
         lists = tuple(matrix_of(arrays, f"lists{place}", words, count, low=0) for place, count in enumerate(rows))
         for listed in lists:  # earlier models have wide ones, of which the cache holds half as many
-            listed.indices = listed.indices.astype(np.int32, copy=False)
+            if listed.indices.dtype != np.int32:
+                wide, listed.indices = listed.indices, listed.indices.astype(np.int32)
+                released(wide)
         if any(one.nnz != other.nnz for one, other in zip(groups, lists, strict=True)):
             raise ModelError("the lists of the inverted index do not hold what its rows hold; train again")
         return cls(groups, lists)
