@@ -80,7 +80,8 @@ def test_batch(benchmark, data, fused):
     index.predict(texts[:200], 5)
     benchmark.pedantic(index.predict, (texts, 5), rounds=5)
     speed, middle = (len(texts) / getattr(benchmark.stats.stats, name) for name in ("min", "median"))
-    print(f"batch, {'fused' if fused else 'vectors'}: {speed:,.0f} queries/s at best (aim {BATCH:,}), {middle:,.0f} in the middle")
+    way = "fused" if fused else "vectors"
+    print(f"batch, {way}: {speed:,.0f} queries/s at best (aim {BATCH:,}), {middle:,.0f} in the middle")
 
 
 @pytest.mark.parametrize("recipe", ["knn", "astec", "xmlcnn", "inceptionxml", "inceptionxml_plus"])

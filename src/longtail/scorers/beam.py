@@ -109,7 +109,7 @@ def best(found: Ints, logs: Floats, ends: NDArray[np.int64], labels: Ints, score
 @compiled_if_possible
 def weigh(
     words: Ints, values: Floats, nodes: Ints, reached: NDArray[np.int64], starts: NDArray[np.int64],
-    owners: Ints, ends: NDArray[np.int64], children: Ints, weights: Floats, margins: Floats,
+    owners: Ints, ends: NDArray[np.int64], children: NDArray[Any], weights: Floats, margins: Floats,
 ) -> None:  # fmt: skip
     """Add to the margins of the children of nodes (N, C) what the words of a text are worth to them.
 
@@ -153,7 +153,7 @@ def weigh(
 def search(
     query_starts: NDArray[Any], query_words: Ints, query_values: Floats, first_query: int, roots: Ints,
     firsts: NDArray[np.int64], starts: NDArray[np.int64], owners: Ints, ends: NDArray[np.int64],
-    children: Ints, weights: Floats, biases: Floats, below: Ints,
+    children: NDArray[Any], weights: Floats, biases: Floats, below: Ints,
     beam: int, widest: int, labels: Ints, scores: Floats,
 ) -> None:  # fmt: skip
     """Find the best labels of queries `first_query` and further: labels (B, k), -1 where there are fewer, and scores.
@@ -208,7 +208,7 @@ def search(
 def score(
     query_words: Ints, query_values: Floats, paths: Ints, parents: Ints, chosen: NDArray[np.int64],
     firsts: NDArray[np.int64], starts: NDArray[np.int64], owners: Ints, ends: NDArray[np.int64],
-    children: Ints, weights: Floats, biases: Floats, scores: Floats, spare: Floats,
+    children: NDArray[Any], weights: Floats, biases: Floats, scores: Floats, spare: Floats,
 ) -> None:  # fmt: skip
     """Score chosen labels of one query: `paths` (T, L, depth) are the children on the way to each, -1 where it ends.
 

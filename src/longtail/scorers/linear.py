@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from longtail.arrays import Array, ascends, checked, number, places
 from longtail.data.tokens import Words
 from longtail.errors import ModelError
-from longtail.files import read_arrays, write_arrays
+from longtail.files import read_arrays, released, write_arrays
 from longtail.machine import in_threads
 from longtail.parts import Proposals, Query
 from longtail.search.inverted import Bags
@@ -27,6 +27,7 @@ TEMPER = np.float32(
     0.5
 )  # probabilities to this power are scores, so that what is added to others is not all or nothing
 MOST_TREES = 1000
+BYTES = 256  # children of a node that a byte tells apart
 SCHEMA = (
     places("roots", "trees", "nodes", dtypes=("int32",)), Array("firsts", ("nodes+1",), ("int64",), 0, np.inf),
     Array("below", ("slots",), ("int32",), -(2**31), below="nodes"), Array("biases", ("slots",)),
@@ -48,7 +49,7 @@ class Forest:
     starts: NDArray[np.int64]  # (V + 1,) where the nodes of each word start
     owners: Ints  # (F,) nodes, ascending for each word
     ends: NDArray[np.int64]  # (F,) where the entries of a word and a node end
-    children: Ints  # (E,) places among the children of the node
+    children: NDArray[Any]  # (E,) places among the children of the node; bytes when they are served, if these suffice
     weights: Floats  # (E,)
 
     @classmethod
@@ -71,14 +72,20 @@ class Forest:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Name the arrays for a model file."""
-        return {own.name: getattr(self, own.name) for own in fields(self)}
+        return {own.name: getattr(self, own.name) for own in fields(self)} | {
+            "children": self.children.astype(np.int32)
+        }
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, NDArray[Any]], labels: int, vocabulary: int) -> Forest:
         """Put the arrays of a model file together, after checking that every place that they name is there."""
         forest = cls(*checked(arrays, SCHEMA, vocabulary=vocabulary))
         forest.check(labels)
-        return forest
+        if forest.widest > BYTES:
+            return forest
+        bytes_of = forest.children.astype(np.uint8)  # the cache holds four times as many
+        released(forest.children)
+        return replace(forest, children=bytes_of)
 
     def check(self, labels: int) -> None:
         """Refuse arrays that lead a search astray."""

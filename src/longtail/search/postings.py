@@ -85,11 +85,11 @@ def nearest(
         read = 0
         for at in chosen:
             read += list_starts[words[at] + 1] - list_starts[words[at]]
-        touched, count = np.empty(read, np.int64), 0
+        touched, count = np.empty(read, np.uintp), 0
         for at in chosen:
             weight = weights[at]
             for entry in range(list_starts[words[at]], list_starts[words[at] + 1]):
-                row, part = list_rows[entry], weight * list_weights[entry]
+                row, part = np.uintp(list_rows[entry]), weight * list_weights[entry]  # no place from the end
                 touched[count] = row
                 count += (sums[row] == 0) & (part > 0)  # a branch would wait for the memory
                 sums[row] += part
@@ -98,7 +98,7 @@ def nearest(
             favour[at] = sums[touched[at]]
             sums[touched[at]] = 0
         least = last_of(favour, wide) if count > wide else -1.0
-        kept = touched[:count][favour >= least]
+        kept = touched[:count][favour >= least].astype(np.int64)
         for at in range(len(words)):
             query[words[at]] = weights[at]
         for row in kept:
@@ -117,15 +117,28 @@ def nearest(
 
 @compiled
 def votes(
-    near: Places, worth: Floats, starts: Starts, columns: Ints, weights: Floats
-) -> tuple[Places, Floats]:  # fmt: skip
-    """Add up rows of a matrix, each times its worth: (columns ascending, sums)."""
+    near: NDArray[Any], worth: Floats, starts: Starts, columns: Ints, weights: Floats
+) -> tuple[Places, Places, Floats]:
+    """Add up chosen rows (N, n) of a matrix, each times its worth, up to the first -1: where each sum ends, and all."""
     size = 0
-    for row in near:
-        size += starts[row + 1] - starts[row]
-    names, values, count = np.empty(size, np.int64), np.empty(size, np.float32), 0
-    for place in range(len(near)):
-        for entry in range(starts[near[place]], starts[near[place] + 1]):
-            names[count], values[count] = columns[entry], worth[place] * weights[entry]
-            count += 1
-    return added(names, values)
+    for row in near.flat:
+        size += starts[row + 1] - starts[row] if row >= 0 else 0
+    ends, names, values, count = (
+        np.zeros(len(near) + 1, np.int64),
+        np.empty(size, np.int64),
+        np.empty(size, np.float32),
+        0,
+    )
+    for query in range(len(near)):
+        first = last = count
+        for place in range(near.shape[1]):
+            row = near[query, place]
+            if row < 0:
+                break
+            for entry in range(starts[row], starts[row + 1]):
+                names[last], values[last] = columns[entry], worth[query, place] * weights[entry]
+                last += 1
+        own, sums = added(names[first:last], values[first:last])
+        count += len(own)
+        names[first:count], values[first:count], ends[query + 1] = own, sums, count
+    return ends, names[:count], values[:count]
