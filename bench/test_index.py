@@ -28,7 +28,9 @@ from longtail.types import contains
 HARNESS = Path(os.environ.get("LONGTAIL_PEERS", ROOT.parent / "shared" / "peers"))
 HOME = Path(os.environ.get("PEERS_HOME", Path.home() / ".cache" / "longtail-peers"))
 PEERS = {"pecos": ("pecos", "pifa_lf_concat"), "omikuji": ("main", "bonsai"), "napkinxc": ("main", "plt")}
-SINGLE = {True: 0.8, False: 0.5}  # ms that the median is to stay within, with and without words
+SINGLE = {True: 0.25, False: 0.25}  # ms that the median is to stay within, with and without words
+BATCH = 20_000  # texts a second that a batch is to be answered at, on two cores
+KEPT = {True: 0.995, False: 0.98}  # of the P@5 of exact search, with and without words
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +71,7 @@ def test_single_query(benchmark, data, fused):
         f"p99 {slow:.3f} ms, "
         f"{kept:.2%} of exact P@5 ({index.served})"
     )
-    assert kept >= 0.98
+    assert kept >= KEPT[fused]
 
 
 @pytest.mark.parametrize("fused", [False, True], ids=["vectors", "fused"])
@@ -78,7 +80,8 @@ def test_batch(benchmark, data, fused):
     index.predict(texts[:200], 5)
     benchmark.pedantic(index.predict, (texts, 5), rounds=5)
     speed, middle = (len(texts) / getattr(benchmark.stats.stats, name) for name in ("min", "median"))
-    print(f"batch, {'fused' if fused else 'vectors'}: {speed:,.0f} queries/s at best, {middle:,.0f} in the middle")
+    way = "fused" if fused else "vectors"
+    print(f"batch, {way}: {speed:,.0f} queries/s at best (aim {BATCH:,}), {middle:,.0f} in the middle")
 
 
 @pytest.mark.parametrize("recipe", ["knn", "astec", "xmlcnn", "inceptionxml", "inceptionxml_plus"])

@@ -14,13 +14,13 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.errors import DataError, ModelError
-from longtail.machine import in_threads, threads
+from longtail.machine import compiles, in_threads, threads
 from longtail.parts import Proposals, Query
 from longtail.scorers.added import Additions
 from longtail.scorers.fused import FusedScorer
 from longtail.types import Floats, LabelMatrix, Texts, TopK
 
-FEW = 64  # texts that are quicker one by one
+FEW = 64  # texts that are quicker one by one, labels that are quicker kept in order
 TWICE = 2  # places at most that a label has among the candidates
 LEAST, MOST = 128, 1024  # texts that are answered at once
 Ranked = tuple[NDArray[Any], Floats]  # labels and scores, best first
@@ -131,6 +131,10 @@ def _finite(scores: Floats) -> None:
 def _ranked(labels: NDArray[Any], scores: Floats, n: int) -> Ranked:
     """Sort, best first and the smaller label among equals, and keep the first place of each label."""
     _finite(scores)
+    if compiles() and n <= FEW:
+        from longtail.search.selection import leading  # noqa: PLC0415  (numba is an extra)
+
+        return leading(labels, scores, n, TWICE)
     order = np.lexsort((labels, -scores))[: TWICE * n]
     kept: dict[int, int] = {}
     for place, label in zip(order.tolist(), labels[order].tolist(), strict=True):
@@ -257,6 +261,8 @@ def finished(
 ) -> TopK:  # fmt: skip
     """Drop what lies below the limit of its label, turn scores into probabilities, and drop what is still too low."""
     labels, scores = top.labels, top.scores
+    if limits is None and curve is None and threshold is None:
+        return TopK(labels, scores, names)
     low = labels < 0
     if limits is not None:
         low |= scores < limits[labels]

@@ -165,11 +165,8 @@ class TopK:
 
     def __getitem__(self, row: int) -> list[tuple[int, str, float]]:
         """List (label, text, score) of one point."""
-        found = self.labels[row] >= 0
-        return [
-            (int(label), self.names[int(label)] if self.names else str(label), float(score))
-            for label, score in zip(self.labels[row][found], self.scores[row][found], strict=True)
-        ]
+        pairs, names = zip(self.labels[row].tolist(), self.scores[row].tolist(), strict=True), self.names
+        return [(label, names[label] if names else str(label), score) for label, score in pairs if label >= 0]
 
     def to_frame(self) -> Any:
         """Return a pandas frame with a row for each label of each point, best first."""

@@ -115,3 +115,22 @@ def test_label_texts_that_do_not_fit_the_targets_are_refused(tmp_path):
     write_arrays(tmp_path / "lexical.safetensors", arrays | {"targets.shape": arrays["targets.shape"] + [0, 1]})
     with pytest.raises(ModelError, match="damaged"):
         LexicalScorer.load(tmp_path, scorer.words, scorer.settings)
+
+
+def test_votes_of_near_points_are_added_up_alike_with_and_without_a_compiler(monkeypatch):
+    draw = np.random.default_rng(0)
+    targets = [sorted(draw.choice(9, size, replace=False).tolist()) for size in draw.integers(1, 5, 40)]
+    data = from_rows({"train": ([f"word{row}" for row in range(40)], targets)}, label_texts=[f"l{n}" for n in range(9)])
+    scorer = fitted(Lexical(neighbours=6, power=2, share=0), data.train)
+    near = np.stack([draw.choice(40, 6, replace=False) for _ in range(7)]).astype(np.int32)
+    near[2, 4:] = near[3] = -1
+    similarity = np.where(near < 0, 0, draw.random(near.shape)).astype(np.float32)
+    dense = [sum(similar**2 * data.train.targets.toarray()[row] for row, similar in zip(*pair, strict=True) if row >= 0)
+             for pair in zip(near, similarity, strict=True)]  # fmt: skip
+    expected = np.stack([np.broadcast_to(row, 9) for row in dense])
+    for compiled in (True, False):
+        monkeypatch.setattr("longtail.scorers.lexical.compiles", lambda compiled=compiled: compiled)
+        np.testing.assert_allclose(scorer.votes(near, similarity, 2.0).toarray(), expected, rtol=1e-5)
+        labels, votes = scorer._votes(near[0], similarity[0])
+        assert labels.tolist() == np.flatnonzero(expected[0]).tolist()
+        np.testing.assert_allclose(votes, expected[0][labels], rtol=1e-5)

@@ -41,6 +41,17 @@ def test_it_comes_back_from_its_folder(scorer, tmp_path):
     again = LinearScorer.load(tmp_path, scorer.words, scorer.beam)
     query = Query(["word3 filler1", "word7"])
     assert all(np.array_equal(one, two) for one, two in zip(scorer.top(query, 5), again.top(query, 5), strict=True))
+    assert again.forest.children.dtype == np.uint8
+    again.save(tmp_path / "again")
+    for name, array in read_arrays(tmp_path / FILE).items():
+        kept = read_arrays(tmp_path / "again" / FILE)[name]
+        assert kept.dtype == array.dtype and np.array_equal(kept, array)
+
+
+def test_places_that_no_byte_holds_stay_wide(scorer, tmp_path, monkeypatch):
+    monkeypatch.setattr("longtail.scorers.linear.BYTES", scorer.forest.widest - 1)
+    scorer.save(tmp_path)
+    assert LinearScorer.load(tmp_path, scorer.words, scorer.beam).forest.children.dtype == np.int32
 
 
 def changed(name, value):

@@ -231,16 +231,17 @@ class Words:
 
     def _bag(self, texts: Iterable[str]) -> sp.csr_array:
         """Cut texts into words and weigh them."""
-        place, indptr, indices, shares = self.places.get, [0], list[int](), list[float]()
+        known, unknown = self.places.get, self.unknown.get
+        indptr, indices, shares = [0], list[int](), list[float]()
         for text in texts:
             for word in terms(text, pairs=self.pairs):
-                if (known := place(word)) is not None:
-                    indices.append(known)
+                if (place := known(word)) is not None:
+                    indices.append(place)
                     shares.append(1.0)
-                else:
-                    for near, share in self.read(word):
-                        indices.append(near)
-                        shares.append(share)
+                    continue
+                for near, share in self.read(word) if (reading := unknown(word)) is None else reading:
+                    indices.append(near)
+                    shares.append(share)
             indptr.append(len(indices))
         return self._weighed(_counts(np.asarray(indices, np.int32), indptr, len(self), np.asarray(shares, np.float32)))
 
@@ -255,20 +256,22 @@ class Words:
         return bags
 
     def query(self, text: str) -> tuple[Ints, Floats]:
-        """Weigh one text without building a matrix: (words, weights)."""
-        if self.memo and (known := self.memo[0].query(text)) is not None:
-            return known
+        """Weigh one text without building a matrix: (words ascending, weights)."""
+        if self.memo and (kept := self.memo[0].query(text)) is not None:
+            return kept
         counts: dict[int, float] = {}
-        places = self.places
+        known, unknown = self.places.get, self.unknown.get
         for word in terms(text, pairs=self.pairs):
-            place = places.get(word)
-            for near, share in self.read(word) if place is None else ((place, 1.0),):
+            if (place := known(word)) is not None:
+                counts[place] = counts.get(place, 0.0) + 1.0
+                continue
+            for near, share in self.read(word) if (reading := unknown(word)) is None else reading:
                 counts[near] = counts.get(near, 0.0) + share
-        words = np.fromiter(counts, np.int32, len(counts))
-        weights = self.idf[words].astype(np.float64)
-        if any(count != 1 for count in counts.values()):
-            weights *= np.fromiter(map(_damped, counts.values()), np.float64, len(counts))
-        return words, (weights / (math.sqrt(float(weights @ weights)) or 1)).astype(np.float32)
+        ascending = sorted(counts)  # as in bags, so that sums have the same bits
+        idf = self.idf.data  # which is quicker than numpy for a few
+        weights = [idf[place] * _damped(counts[place]) for place in ascending]
+        length = math.sqrt(sum(weight * weight for weight in weights)) or 1.0
+        return np.array(ascending, np.int32), np.array([weight / length for weight in weights], np.float32)
 
     def save(self, folder: Path) -> None:
         """Write words.arrow and words.safetensors, or the same for pairs."""
@@ -297,7 +300,7 @@ def _counts(
 
 def _damped(count: float) -> float:
     """Return what a count is worth: 1 + ln of it, or itself where it is a share of a word."""
-    return 1 + math.log(count) if count >= 1 else count
+    return 1 + math.log(count) if count > 1 else count
 
 
 def _name(pairs: bool) -> str:

@@ -63,7 +63,7 @@ class Query:
         return bags
 
     def terms(self, words: Words) -> tuple[Ints, Floats]:
-        """Return the words of the only text, and their weights."""
+        """Return the words of the only text, ascending, and their weights."""
         terms: tuple[Ints, Floats] = self.once(words, "terms", lambda: words.query(self.texts[0]))
         return terms
 
@@ -71,8 +71,7 @@ class Query:
         """Return where the words of each text begin, the words and their weights; one text takes the quick way."""
         if len(self) == 1:
             own, weights = self.terms(words)
-            order = own.argsort()  # as in bags, so that sums have the same bits
-            return np.array([0, len(own)]), own[order], weights[order]
+            return np.array([0, len(own)]), own, weights
         bags = self.bag(words)
         return bags.indptr, bags.indices, bags.data
 

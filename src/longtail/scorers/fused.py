@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from longtail.data.dataset import Split
 from longtail.errors import ModelError
+from longtail.machine import compiles
 from longtail.parts import Proposals, Query, Scorer, VoiceScorer
 from longtail.types import Floats, TopK, best_of, contains
 
@@ -99,9 +100,14 @@ class FusedScorer:
         """Add up what the voices say for each label that any of them proposes."""
         if len(proposed) == 1:
             return proposed[0].labels, self.voices[0][1] * proposed[0].scores
-        labels, places = np.unique(np.concatenate([own.labels for own in proposed]), return_inverse=True)
-        weighted = [weight * own.scores for (_, weight), own in zip(self.voices, proposed, strict=True)]
-        return labels, np.bincount(places, np.concatenate(weighted), len(labels)).astype(np.float32)
+        labels = np.concatenate([own.labels for own in proposed])
+        weighted = np.concatenate([weight * own.scores for (_, weight), own in zip(self.voices, proposed, strict=True)])
+        if compiles():
+            from longtail.search.selection import added  # noqa: PLC0415  (numba is an extra)
+
+            return added(labels, weighted)
+        labels, places = np.unique(labels, return_inverse=True)
+        return labels, np.bincount(places, weighted, len(labels)).astype(np.float32)
 
     def within(self, query: Query, labels: NDArray[np.int64]) -> tuple[NDArray[Any], Floats, list[Proposals]]:
         """Score chosen labels of the only text, all of them where there are vectors; labels ascend."""

@@ -172,9 +172,16 @@ class LexicalScorer:
 
     def _votes(self, near: NDArray[Any], similarity: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float32]]:
         """Add up what the nearest points say for their labels: (labels ascending, votes)."""
+        worth = similarity ** np.float32(self.settings.power or 1)
+        if compiles():
+            from longtail.search.postings import votes  # noqa: PLC0415  (numba is an extra)
+
+            targets = self.targets
+            _, voted, sums = votes(near[None], worth[None], targets.indptr, targets.indices, targets.data)
+            return voted, sums
         entries, sizes = entries_of(self.targets, near)
         labels = self.targets.indices[entries]
-        values = np.repeat(similarity ** (self.settings.power or 1), sizes) * self.targets.data[entries]
+        values = np.repeat(worth, sizes) * self.targets.data[entries]
         order = labels.argsort(kind="stable")
         labels = labels[order]
         if len(labels) == 0:
@@ -200,7 +207,13 @@ class LexicalScorer:
 
     def votes(self, near: NDArray[Any], similarity: NDArray[Any], power: float) -> sp.csr_array:
         """Add up the votes of many points' neighbours: (N, L)."""
-        weights = rows_of(near, similarity ** np.float32(power), self.targets.shape[0])
+        shape, worth = (len(near), self.targets.shape[1]), similarity ** np.float32(power)
+        if compiles():
+            from longtail.search.postings import votes  # noqa: PLC0415  (numba is an extra)
+
+            ends, voted, sums = votes(near, worth, self.targets.indptr, self.targets.indices, self.targets.data)
+            return sp.csr_array((sums, voted, ends), shape=shape)
+        weights = rows_of(near, worth, self.targets.shape[0])
         return sp.csr_array(weights @ self.targets)
 
     def added(self, similar: Floats, proposed: Proposals | None) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from longtail.arrays import Array, ascends, checked, number, places
 from longtail.data.tokens import Words
 from longtail.errors import ModelError
-from longtail.files import read_arrays, write_arrays
+from longtail.files import read_arrays, released, write_arrays
 from longtail.machine import in_threads
 from longtail.parts import Proposals, Query
-from longtail.search.inverted import Scratch
+from longtail.search.inverted import Bags
 from longtail.types import Floats, Ints, rows_of
 
 FILE = "linear.safetensors"
@@ -27,6 +27,7 @@ TEMPER = np.float32(
     0.5
 )  # probabilities to this power are scores, so that what is added to others is not all or nothing
 MOST_TREES = 1000
+BYTES = 256  # children of a node that a byte tells apart
 SCHEMA = (
     places("roots", "trees", "nodes", dtypes=("int32",)), Array("firsts", ("nodes+1",), ("int64",), 0, np.inf),
     Array("below", ("slots",), ("int32",), -(2**31), below="nodes"), Array("biases", ("slots",)),
@@ -48,7 +49,7 @@ class Forest:
     starts: NDArray[np.int64]  # (V + 1,) where the nodes of each word start
     owners: Ints  # (F,) nodes, ascending for each word
     ends: NDArray[np.int64]  # (F,) where the entries of a word and a node end
-    children: Ints  # (E,) places among the children of the node
+    children: NDArray[Any]  # (E,) places among the children of the node; bytes when they are served, if these suffice
     weights: Floats  # (E,)
 
     @classmethod
@@ -71,14 +72,20 @@ class Forest:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Name the arrays for a model file."""
-        return {own.name: getattr(self, own.name) for own in fields(self)}
+        return {own.name: getattr(self, own.name) for own in fields(self)} | {
+            "children": self.children.astype(np.int32)
+        }
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, NDArray[Any]], labels: int, vocabulary: int) -> Forest:
         """Put the arrays of a model file together, after checking that every place that they name is there."""
         forest = cls(*checked(arrays, SCHEMA, vocabulary=vocabulary))
         forest.check(labels)
-        return forest
+        if forest.widest > BYTES:
+            return forest
+        bytes_of = forest.children.astype(np.uint8)  # the cache holds four times as many
+        released(forest.children)
+        return replace(forest, children=bytes_of)
 
     def check(self, labels: int) -> None:
         """Refuse arrays that lead a search astray."""
@@ -133,24 +140,17 @@ class LinearScorer:
     forest: Forest
     count: int  # of labels
     beam: int  # nodes of a level that are followed
-    scratch: Scratch = field(default_factory=Scratch, repr=False)
 
     def __len__(self) -> int:
         return self.count
 
     def top(self, query: Query, k: int) -> tuple[Ints, Floats]:
         """Find the k best labels of each text."""
-        from longtail.scorers.beam import search  # noqa: PLC0415  (numba is an extra)
-
-        bags, forest = query.lists(self.words), self.forest
+        bags = query.lists(self.words)
         labels, scores = np.full((len(query), k), -1, np.int32), np.full((len(query), k), -np.inf, np.float32)
 
         def work(block: slice) -> None:
-            search(
-                *bags, block.start, forest.roots, forest.firsts, forest.starts, forest.owners, forest.ends,
-                forest.children, forest.weights, forest.biases, forest.below, self.beam, forest.widest,
-                self.scratch.zeros(self.count), labels[block], scores[block],
-            )  # fmt: skip
+            self._search(bags, block.start, labels[block], scores[block])
 
         for _ in in_threads(work, query.blocks(BLOCK)) if len(query) > BLOCK else map(work, query.blocks(BLOCK)):
             pass
@@ -158,16 +158,28 @@ class LinearScorer:
         scores[known] **= TEMPER
         return labels, scores
 
+    def _search(self, bags: Bags, first: int, labels: Ints, scores: Floats) -> None:
+        """Find the best labels of the bags from the first on, and their probabilities."""
+        from longtail.scorers.beam import search  # noqa: PLC0415  (numba is an extra)
+
+        forest = self.forest
+        search(
+            *bags, first, forest.roots, forest.firsts, forest.starts, forest.owners, forest.ends, forest.children,
+            forest.weights, forest.biases, forest.below, self.beam, forest.widest, labels, scores,
+        )  # fmt: skip
+
     def scores(self, query: Query, k: int) -> sp.csr_array:
         """Score many texts: (N, L) with the k best labels of each as stored entries."""
         return rows_of(*self.top(query, k), self.count)
 
     def candidates(self, query: Query, k: int, also: NDArray[Any] | None = None) -> Proposals:
         """Score the k best labels of the only text, and the labels `also` anyway."""
-        labels, scores = (values[0] for values in self.top(query, k))
-        own = labels[labels >= 0].astype(np.int64)
+        labels, scores = np.empty((1, k), np.int32), np.zeros((1, k), np.float32)
+        self._search(query.lists(self.words), 0, labels, scores)
+        count = np.count_nonzero(scores)
+        own = labels[0, :count].astype(np.int64)
         if also is None:
-            return Proposals(own, scores[: len(own)])
+            return Proposals(own, scores[0, :count] ** TEMPER)
         return Proposals(chosen := np.union1d(own, also), self._score(query, chosen)[0])
 
     def unbounded(self, query: Query, label: int, whole: Proposals) -> float:

@@ -9,7 +9,7 @@ References: Malkov and Yashunin 2018, "Efficient and robust approximate nearest 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,13 +19,15 @@ from numpy.typing import NDArray
 from longtail.arrays import Array, checked
 from longtail.errors import MissingExtra, ModelError
 from longtail.files import released
-from longtail.machine import threads
+from longtail.machine import compiles, threads
+from longtail.search.inverted import Scratch
 from longtail.search.quantised import REMEDY, Quantised
 from longtail.types import Floats, Ints, Progress
 
 M, EF_CONSTRUCTION = 32, 200
 MAX_LEVELS, MAX_EF = 6, 2**16  # levels that faiss gives to a row with M links at most
 BEST = 5  # results that ef_search is chosen for; for more it grows with their number
+QUICK = 512  # rows kept in sight at most by our own search, which keeps them in order
 BLOCK = 65536  # rows that are linked at once; in smaller blocks the graph gets worse
 SCHEMA = (
     Array("hnsw.levels", ("labels",), ("int32",), 1, MAX_LEVELS),
@@ -50,6 +52,7 @@ class HNSW:
     entry: int
     m: int
     ef_search: int = 64  # how many are kept in sight, for the BEST results
+    seen: Scratch = field(default_factory=Scratch, repr=False)
 
     @classmethod
     def build(
@@ -92,9 +95,19 @@ class HNSW:
         faiss.copy_array_to_vector(self.neighbours, graph.neighbors)
         faiss.copy_array_to_vector(self.levels, graph.levels)
         faiss.copy_array_to_vector(self._offsets().astype(np.uint64), graph.offsets)
-        graph.entry_point, graph.max_level = self.entry, int(self.levels.max(initial=1)) - 1
+        graph.entry_point, graph.max_level = self.entry, self._top
         released(self.neighbours)  # faiss has a copy
         return index
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        """Where the list of each row begins."""
+        return self._offsets()
+
+    @cached_property
+    def _top(self) -> int:
+        """The highest level."""
+        return int(self.levels.max(initial=1)) - 1
 
     def _offsets(self) -> NDArray[np.int64]:
         """Where the list of each row begins, and the end: 2 M neighbours on the lowest level, M on the others."""
@@ -110,12 +123,29 @@ class HNSW:
             added = np.zeros((len(queries), 2), np.float32)
             added[:, 0] = 1
             queries = np.concatenate([queries, added], axis=1)
+        ef = max(n, ef or scale_ef(self.ef_search, n))
+        if compiles() and ef <= QUICK:
+            return self._compiled(queries, min(n, len(self.levels)), ef)
         faiss = _faiss()
         if threads() == 1:  # this thread shares the cores with others; faiss is to start none for it
             faiss.omp_set_num_threads(1)
-        settings = faiss.SearchParametersHNSW(efSearch=max(n, ef or scale_ef(self.ef_search, n)))
+        settings = faiss.SearchParametersHNSW(efSearch=ef)
         queries = np.ascontiguousarray(queries, np.float32)
         scores, found = self.index.search(queries, min(n, len(self.levels)), params=settings)
+        return found, scores
+
+    def _compiled(self, queries: Floats, n: int, ef: int) -> tuple[NDArray[np.int64], Floats]:
+        """Find them without faiss, whose calls take longer than the search for one query."""
+        from longtail.search.graph import search  # noqa: PLC0415  (numba is an extra)
+
+        low, step, rows = self.stored.low, self.stored.step, self.stored.rows
+        assert low is not None and step is not None
+        found, scores = np.full((len(queries), n), -1, np.int64), np.full((len(queries), n), -np.inf, np.float32)
+        search(
+            queries * step, rows, self.neighbours, self._starts, self.m, self.entry, self._top, ef,
+            self.seen.zeros(len(rows) + 1, np.uint8), found, scores,
+        )  # fmt: skip
+        scores += (queries @ low)[:, None]
         return found, scores
 
     def arrays(self) -> dict[str, NDArray[Any]]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from longtail.arrays import matrix_arrays, matrix_of
 from longtail.errors import ModelError
+from longtail.files import released
 from longtail.machine import compiles, in_threads
 from longtail.types import Floats, Ints
 
@@ -33,16 +34,16 @@ class Scratch(threading.local):
     """Zeros that a query writes into and clears again, for each thread."""
 
     def __init__(self) -> None:
-        self.arrays: dict[int, Floats] = {}
+        self.arrays: dict[tuple[int, type], NDArray[Any]] = {}
 
     def __reduce__(self) -> tuple[type[Scratch], tuple[()]]:
         return Scratch, ()  # copies and pickles begin with nothing
 
-    def zeros(self, size: int) -> Floats:
+    def zeros(self, size: int, dtype: type = np.float32) -> NDArray[Any]:
         """Lend zeros."""
-        if size not in self.arrays:
-            self.arrays[size] = np.zeros(size, np.float32)
-        return self.arrays[size]
+        if (size, dtype) not in self.arrays:
+            self.arrays[size, dtype] = np.zeros(size, dtype)
+        return self.arrays[size, dtype]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +68,6 @@ class Inverted:
             by_word = sp.csr_array(group.T)
             chance = np.random.default_rng(0).random(group.shape[0], np.float32)
             by_word.data = by_word.data * (1 - TIE_BREAK * chance[by_word.indices])
-            by_word.indices = by_word.indices.astype(np.int64)  # numpy gathers by these without converting them first
             lists.append(by_word)
         return cls(groups, tuple(lists))
 
@@ -174,6 +174,10 @@ class Inverted:
         """Put the arrays of a model file together, with so many rows in each group."""
         groups = tuple(matrix_of(arrays, f"group{place}", count, words, low=0) for place, count in enumerate(rows))
         lists = tuple(matrix_of(arrays, f"lists{place}", words, count, low=0) for place, count in enumerate(rows))
+        for listed in lists:  # earlier models have wide ones, of which the cache holds half as many
+            if listed.indices.dtype != np.int32:
+                wide, listed.indices = listed.indices, listed.indices.astype(np.int32)
+                released(wide)
         if any(one.nnz != other.nnz for one, other in zip(groups, lists, strict=True)):
             raise ModelError("the lists of the inverted index do not hold what its rows hold; train again")
         return cls(groups, lists)

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longtail.machine import compiled
+from longtail.search.prefetching import prefetch
+from longtail.search.selection import added, insert, last_of
 from longtail.types import Floats, Ints
 
 Starts = NDArray[Any]
@@ -41,40 +43,12 @@ def rarest(words: Ints, list_starts: Starts, limit: int) -> Places:
 
 
 @compiled
-def last_of(values: Floats, count: int) -> float:
-    """Return the `count`-th largest value, by a heap of so many: most values are only compared with its root."""
-    heap = np.empty(count, np.float32)
-    for place in range(len(values)):
-        value = values[place]
-        if place < count:  # a leaf rises
-            at = place
-            while at > 0 and heap[(at - 1) >> 1] > value:
-                heap[at] = heap[(at - 1) >> 1]
-                at = (at - 1) >> 1
-            heap[at] = value
-        elif value > heap[0]:  # the root sinks
-            at = 0
-            while True:
-                child = 2 * at + 1
-                if child >= count:
-                    break
-                if child + 1 < count and heap[child + 1] < heap[child]:
-                    child += 1
-                if heap[child] >= value:
-                    break
-                heap[at] = heap[child]
-                at = child
-            heap[at] = value
-    return float(heap[0])
-
-
-@compiled
-def similar(row: int, row_starts: Starts, row_words: Ints, row_weights: Floats, query: Floats) -> float:
+def similar(row: int, row_starts: Starts, row_words: Ints, row_weights: Floats, query: Floats) -> np.float32:
     """Multiply a row and a query with a number for every word, to six digits."""
     total = 0.0
     for at in range(row_starts[row], row_starts[row + 1]):
         total += np.float64(row_weights[at]) * np.float64(query[row_words[at]])
-    return float(np.rint(total * 1e6) / 1e6)
+    return np.float32(np.rint(total * 1e6) / 1e6)
 
 
 @compiled
@@ -111,29 +85,60 @@ def nearest(
         read = 0
         for at in chosen:
             read += list_starts[words[at] + 1] - list_starts[words[at]]
-        touched, count = np.empty(read, np.int64), 0
+        touched, count = np.empty(read, np.uintp), 0
         for at in chosen:
             weight = weights[at]
             for entry in range(list_starts[words[at]], list_starts[words[at] + 1]):
-                row, part = list_rows[entry], weight * list_weights[entry]
-                if sums[row] == 0 and part > 0:
-                    touched[count] = row
-                    count += 1
+                row, part = np.uintp(list_rows[entry]), weight * list_weights[entry]  # no place from the end
+                touched[count] = row
+                count += (sums[row] == 0) & (part > 0)  # a branch would wait for the memory
                 sums[row] += part
         favour = np.empty(count, np.float32)
         for at in range(count):
             favour[at] = sums[touched[at]]
             sums[touched[at]] = 0
         least = last_of(favour, wide) if count > wide else -1.0
-        kept = np.sort(touched[:count][favour >= least])
+        kept = touched[:count][favour >= least].astype(np.int64)
         for at in range(len(words)):
             query[words[at]] = weights[at]
-        exact = np.empty(len(kept), np.float32)
-        for at in range(len(kept)):
-            exact[at] = similar(kept[at], row_starts, row_words, row_weights, query)
+        for row in kept:
+            prefetch(row_starts, row)
+        for row in kept:
+            prefetch(row_words, row_starts[row])
+            prefetch(row_weights, row_starts[row])
+        filled = 0
+        for row in kept:
+            value = similar(row, row_starts, row_words, row_weights, query)
+            if value > 0:
+                filled = insert(found[place], values[place], filled, n, row, value)
         for at in range(len(words)):
             query[words[at]] = 0
-        order = np.argsort(-exact, kind="mergesort")  # rows ascend: the smaller of equals is first
-        for at in range(min(n, len(order))):
-            if exact[order[at]] > 0:
-                found[place, at], values[place, at] = kept[order[at]], exact[order[at]]
+
+
+@compiled
+def votes(
+    near: NDArray[Any], worth: Floats, starts: Starts, columns: Ints, weights: Floats
+) -> tuple[Places, Places, Floats]:
+    """Add up chosen rows (N, n) of a matrix, each times its worth, up to the first -1: where each sum ends, and all."""
+    size = 0
+    for row in near.flat:
+        size += starts[row + 1] - starts[row] if row >= 0 else 0
+    ends, names, values, count = (
+        np.zeros(len(near) + 1, np.int64),
+        np.empty(size, np.int64),
+        np.empty(size, np.float32),
+        0,
+    )
+    for query in range(len(near)):
+        first = last = count
+        for place in range(near.shape[1]):
+            row = near[query, place]
+            if row < 0:
+                break
+            for entry in range(starts[row], starts[row + 1]):
+                names[last], values[last] = columns[entry], worth[query, place] * weights[entry]
+                last += 1
+        own, sums = added(names[first:last], values[first:last])
+        count += len(own)
+        names[first:count], values[first:count], ends[query + 1] = own, sums, count
+    return ends, names[:count], values[:count]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longtail.arrays import Array, checked
+from longtail.machine import compiles
 from longtail.search.exact import largest
 from longtail.types import Floats
 
@@ -68,6 +69,12 @@ class Quantised:
 
     def scores(self, query: Floats, places: NDArray[Any] | slice) -> Floats:
         """Multiply some rows with a query (D,)."""
+        if self.low is not None and self.step is not None and isinstance(places, np.ndarray) and compiles():
+            from longtail.search.graph import products  # noqa: PLC0415  (numba is an extra)
+
+            out = np.empty(len(places), np.float32)
+            products(query * self.step, self.rows, places, out)
+            return np.asarray(out + query @ self.low, np.float32)
         rows = self.rows.take(places, axis=0) if isinstance(places, np.ndarray) else self.rows[places]
         if self.step is None or self.low is None:
             return np.asarray(rows, np.float32) @ query
@@ -76,6 +83,11 @@ class Quantised:
     def pairs(self, queries: Floats, owners: NDArray[Any], places: NDArray[Any]) -> Floats:
         """Multiply pairs: query owners[i] with row places[i]; owners ascend."""
         out = np.empty(len(owners), np.float32)
+        if self.low is not None and self.step is not None and compiles():
+            from longtail.search.graph import pair_products  # noqa: PLC0415
+
+            pair_products(queries * self.step, owners, self.rows, places, out)
+            return np.asarray(out + (queries @ self.low)[owners], np.float32)
         bounds = np.flatnonzero(np.diff(owners, prepend=-1, append=-1))  # where the pairs of each query begin and end
         for start, end in pairwise(bounds.tolist()):
             out[start:end] = self.scores(queries[owners[start]], places[start:end])
