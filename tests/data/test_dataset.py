@@ -133,11 +133,16 @@ def test_points_that_share_all_their_labels_go_to_one_side_together():
     one = from_rows({"train": (["a", "b", "c"], [[0, 1, 2]] * 3)}, label_texts=["x"] * 3).train
     assert len(one.divide(0.4)[1]) == 1  # one group is no group
     own = [[group, group + 1, *([99] if group == 7 else []), 100] for group in range(40) for _ in range(5)]
+    own[35:40] = [[97, 98, 99]] * 5  # a group of labels that no other has
     train = from_rows({"train": (["text"] * 200, own)}, label_texts=["x"] * 101).train
-    for seed in range(5):  # no label loses its last group, as that of group 7 would
-        rest, validation = train.divide(0.2, seed=seed, leave=True)
-        assert len(validation) == 40
+    seen = set()
+    for seed in range(8):
+        rest, validation = train.divide(0.4, seed=seed, leave=True)
+        assert len(rest) + len(validation) == 200 and validation.targets.has_sorted_indices
         assert set(validation.targets.indices) <= set(rest.targets.indices)
+        assert (np.diff(validation.targets.indptr) > 0).all() and 99 not in validation.targets.indices
+        seen |= set(np.diff(validation.targets.indptr))
+    assert seen >= {2, 3}  # some have lost a label that was theirs alone
     rows = [[0]] * 150 + [[3 + point, 4 + point, *range(100, 120)] for point in range(50)]  # many labels, others shared
     mixed = from_rows({"train": (["text"] * 200, rows)}, label_texts=["x"] * 120).train
     assert label_groups(mixed.targets, np.arange(200)) is None

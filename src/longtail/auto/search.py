@@ -134,7 +134,8 @@ class Search:
     def plan(self) -> tuple[float, list[Candidate]]:
         """Return the share of the points in the first trials, and what is tried with it, in the order of the portfolio.
 
-        The share is the largest one for which all rounds would end in time.
+        The share is the largest one with which the first and half of the others can be tried in time: what is best on
+        few points need not be the best on many.
         """
         if not self.tests:
             return 1.0, []
@@ -152,17 +153,22 @@ class Search:
         shares = [share for share in SHARES if share == 1 or share * len(self.kept) >= SMALL]
         for share in shares:
             rounds = 1 + min(round(math.log2(1 / share)), math.ceil(math.log2(max(1, len(hopeful)))))
-            if rounds * sum(self.reckoned_trial(one, share) for one in hopeful) <= limit:
-                return share, hopeful
+            tried = self._affordable(hopeful, sure, share, limit / (rounds if share != shares[-1] else 1))
+            if not hopeful or (hopeful[0] in tried and 2 * len(tried) >= len(hopeful)):
+                break
+        self.left_out |= {one.name: "there is no time for a trial" for one in hopeful if one not in tried}
+        return share, tried
+
+    def _affordable(
+        self, hopeful: Sequence[Candidate], sure: Sequence[str], share: float, limit: float
+    ) -> list[Candidate]:
+        """List those that can be tried within a limit: first those whose fits end in time, then the cheapest."""
         tried = [one for one in hopeful if one is self.bar]
-        cost = {one.name: 0.0 if one.name in sure else self.reckoned_trial(one, shares[-1]) for one in hopeful}
+        cost = {one.name: 0.0 if one.name in sure else self.reckoned_trial(one, share) for one in hopeful}
         for one in sorted(hopeful, key=lambda one: cost[one.name]):
-            if one is not self.bar:
-                if sum(self.reckoned_trial(other, shares[-1]) for other in (*tried, one)) <= limit:
-                    tried.append(one)
-                else:
-                    self.left_out[one.name] = "there is no time for a trial"
-        return shares[-1], [one for one in hopeful if one in tried]
+            if one not in tried and sum(self.reckoned_trial(other, share) for other in (*tried, one)) <= limit:
+                tried.append(one)
+        return [one for one in hopeful if one in tried]
 
     def _searched(self) -> Choice:
         """Run the rounds, and choose among what the last whole one tried."""
@@ -180,8 +186,7 @@ class Search:
             better = [one for one in alive if one.name in half and self.ending(one) is not None]
             alive = [one for one in alive if one in better or one is self.bar]
             share *= 2
-            if not better or len(alive) < 2 or share > 1 or not self._time_for(alive, better, share):
-                break
+            alive = self._going_on(alive, better, last[0].name, share) if better and share <= 1 else []
         return self._chosen(last) if last else self._untested("the budget is too small: no trial ended in time")
 
     def _planned(self) -> tuple[float, list[Candidate]]:
@@ -217,6 +222,19 @@ class Search:
         ended = [by_name[other.name] for other in sorted(tried, key=lambda other: -other.quality) if not other.failed]
         best = next((other for other in ended if self.ending(other) is not None), None)
         return "the best so far" if best is not None and self.ending(best, after=trial) is None else ""
+
+    def _going_on(
+        self, alive: Sequence[Candidate], better: Sequence[Candidate], best: str, share: float
+    ) -> list[Candidate]:
+        """List those that another round has time for: the best so far, and the cheapest of the others."""
+        going = sorted(
+            alive, key=lambda one: (one is not self.bar and one.name != best, self.reckoned_trial(one, share))
+        )
+        while len(going) > 1:
+            if (half := [one for one in better if one in going]) and self._time_for(going, half, share):
+                return [one for one in alive if one in going]
+            going.pop()
+        return []
 
     def _time_for(self, alive: Sequence[Candidate], better: Sequence[Candidate], share: float) -> bool:
         """Return whether another round leaves time for a whole fit of any of those that are better."""

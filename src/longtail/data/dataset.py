@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from longtail.arrays import matrix_arrays, matrix_of
 from longtail.data.fingerprint import digest
-from longtail.data.holding import keeping_labels, label_groups
+from longtail.data.holding import keeping_labels, label_groups, of_labels
 from longtail.data.rows import LabelNames, LabelTexts, frame_rows, rows_of_labels, texts_of
 from longtail.errors import BadArgument, DataError, ModelError
 from longtail.files import (
@@ -142,7 +142,8 @@ class Split:
         Augmented points do not become validation points, unless there are no others: real queries are not like them.
         With `leave` no label loses its last point, as far as there are points enough: what is asked later has labels
         that are known. Where most points share all their labels with others, as the titles of one occupation do, those
-        go to one side together: what is asked later will hardly be one more of a group that is known.
+        go to one side together: what is asked later will hardly be one more of a group that is known. There validation
+        points are without the labels that no other point has.
         """
         real = np.arange(len(self))
         if self.augmented is not None and not self.augmented.all():
@@ -153,17 +154,20 @@ class Split:
         order = random.permutation(real)
         groups = label_groups(self.targets, real)
         if groups is not None:
-            _, firsts, sizes = np.unique(groups, return_index=True, return_counts=True)
-            chosen = random.permutation(len(sizes))
-            if leave:
-                chosen = keeping_labels(self.targets[real[firsts]], chosen, size, sizes)
-            order = real[np.argsort(np.argsort(chosen)[groups], kind="stable")]
-            ends = np.cumsum(sizes[chosen])
-            size = min(int(ends[np.searchsorted(ends, size)]), len(real) - 1) if size else 0
+            chosen = random.permutation(int(groups.max()) + 1)
+            place = np.argsort(chosen)[groups]  # of each point's group in that order
+            order = real[np.argsort(place, kind="stable")]
+            size = int(np.searchsorted(np.sort(place), np.sort(place)[size - 1], side="right")) if size else 0
+            size = min(size, len(real) - 1)
         elif leave:
-            order = keeping_labels(self.targets, order, size, np.ones(len(self), np.int64))
+            order = keeping_labels(self.targets, order, size)
         mask[order[:size]] = True
-        return self.take(np.flatnonzero(~mask)), self.take(np.flatnonzero(mask), "validation")
+        if groups is None or not leave:
+            return self.take(np.flatnonzero(~mask)), self.take(np.flatnonzero(mask), "validation")
+        known = of_labels(self.targets, self.targets[np.flatnonzero(~mask)].indices)
+        mask &= np.diff(known.indptr) > 0
+        rest, validation = np.flatnonzero(~mask), np.flatnonzero(mask)
+        return self.take(rest), replace(self.take(validation, "validation"), targets=known[validation])
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.types import LabelMatrix
@@ -23,26 +26,30 @@ def label_groups(targets: LabelMatrix, rows: NDArray[np.int64]) -> NDArray[np.in
     return groups if shared.mean() > 0.5 and len(numbers) > 1 else None
 
 
-def keeping_labels(
-    targets: LabelMatrix, order: NDArray[np.int64], size: int, sizes: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Take points, or groups of such sizes, in this order, each only if all its labels keep another one.
-
-    That ends when the sizes add up to `size`; what is skipped comes last. Where there are groups, a label is kept by a
-    group and not by a single point.
-    """
-    starts, indices = targets.indptr, targets.indices
-    keeps = sizes > 1 if (sizes > 1).any() else sizes > 0
-    remaining = np.bincount(indices[np.repeat(keeps, np.diff(starts))], minlength=targets.shape[1])
+def keeping_labels(targets: LabelMatrix, order: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Take points in this order, each only if all its labels keep another point; what is skipped comes last."""
+    remaining = np.bincount(targets.indices, minlength=targets.shape[1])
     taken: list[int] = []
     skipped: list[int] = []
-    held = 0
-    for row in order.tolist():
-        own = indices[starts[row] : starts[row + 1]]
-        if held < size and (remaining[own] > keeps[row]).all():
-            remaining[own] -= keeps[row]
-            held += int(sizes[row])
-            taken.append(row)
+    for point in order.tolist():
+        own = targets.indices[targets.indptr[point] : targets.indptr[point + 1]]
+        if len(taken) < size and (remaining[own] > 1).all():
+            remaining[own] -= 1
+            taken.append(point)
         else:
-            skipped.append(row)
+            skipped.append(point)
     return np.array(taken + skipped, np.int64)
+
+
+def of_labels(targets: LabelMatrix, labels: NDArray[Any]) -> LabelMatrix:
+    """Leave out the pairs of all other labels.
+
+    >>> of_labels(sp.csr_array([[1.0, 0.5], [0.0, 1.0]]), np.array([0])).toarray()
+    array([[1., 0.],
+           [0., 0.]])
+    """
+    chosen = np.zeros(targets.shape[1], np.bool_)
+    chosen[labels] = True
+    kept = chosen[targets.indices]
+    starts = np.append(0, np.cumsum(kept))[targets.indptr].astype(targets.indptr.dtype)
+    return sp.csr_array((targets.data[kept], targets.indices[kept], starts), shape=targets.shape)
