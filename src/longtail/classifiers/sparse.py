@@ -38,6 +38,7 @@ TEXT_SHARE = 0.5  # of a label's text in what it is clustered by, beside its poi
 WORK = 2e8  # entries of points × children of a block
 MOST_TREES = 20
 ENTRY = 12  # bytes of an entry of a row
+OVERHEAD = 0.4  # seconds of a fit of whatever size
 SOON = 30.0  # seconds of work that may be lost, from the beginning: files of blocks are not for nothing
 Rows = tuple[NDArray[np.int64], Ints, Floats, Floats]  # of children: ends, words, weights, biases
 
@@ -117,7 +118,7 @@ class Linear(Voice):
         words = sizes.words * (2.5 if self.pairs else 1)
         entries = self.trees * (1.5 * sizes.pairs * words + 16 * sizes.labels)
         read = self.trees * sizes.pairs * words**0.5 * (self.leaf + self.branching) * self.iterations / 4
-        return Cost(memory=COMPILER + 3 * ENTRY * entries, disk=ENTRY * entries, seconds=read * 1e-8)
+        return Cost(memory=COMPILER + 3 * ENTRY * entries, disk=ENTRY * entries, seconds=OVERHEAD + read * 1e-8)
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,6 +31,7 @@ NEIGHBOURS, POWERS, SHARES = (5, 10, 20, 40), (1.0, 2.0, 4.0, 8.0), tuple(np.lin
 MIDDLE = 0.4  # the share at which neighbours and power are compared
 LABELS, POINTS = 0, 1  # the groups of the index
 CANDIDATES = 100  # label texts considered for each of them
+OVERHEAD = 0.5  # seconds of a fit of whatever size
 NOTHING = np.zeros(0, np.int64)
 
 
@@ -72,12 +73,12 @@ class Lexical(Voice):
         return When.NEVER if self.settled else When.AFTER
 
     def cost(self, sizes: Sizes) -> Cost:
-        """Count the entries of bags, twice, and the time that the choice of settings takes."""
+        """Count the entries of bags, twice, and the time that cutting, counting and the choice of settings take."""
         texts = sizes.points + sizes.labels
         index = 24 * sizes.words * texts + 16 * texts + 8 * sizes.pairs
         pairs = 2.5 if self.pairs is not False else 1.0  # pieces and pairs of words have an index of their own
-        compiler = COMPILER if compiles() else 0
-        return Cost(memory=2 * pairs * index + compiler, disk=pairs * index, seconds=pairs * texts * 2.5e-5)
+        compiler, seconds = COMPILER if compiles() else 0, OVERHEAD + pairs * sizes.words * texts * 1.4e-6
+        return Cost(memory=2 * pairs * index + compiler, disk=pairs * index, seconds=seconds)
 
     def choose(
         self, train: Split, validation: Split | None, words: Words, **run: Unpack[Run]
