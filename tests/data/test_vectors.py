@@ -166,6 +166,9 @@ def test_bad_arrays_are_named(tmp_path):
     refused(r"bad\.npy: row 1 holds a value")
     path.write_bytes(b"\x93NUMPY")
     refused(r"bad\.npy: not a readable array")
+    np.save(path, np.ones((2, 2)))
+    path.write_bytes(path.read_bytes().replace(b"(2, 2)", b"(2, 2 "))  # numpy raises an error of Python's tokenizer
+    refused(r"bad\.npy: not a readable array")
 
 
 def test_glove_is_an_extra(monkeypatch):

@@ -1,6 +1,6 @@
 """COMMAND → THE SAME COMMAND, killed before and after each of its file operations, and then run again.
 
-As a program: `kills.py FOLDER COMMAND SHARE` imports everything once, forks a process for each kill, and prints one
+As a program: `kills.py FOLDER COMMAND SHARE` runs the command once, forks a process for each kill, and prints one
 JSON object: how many operations there are, how many kills were tried, and what went wrong.
 """
 
@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -325,6 +326,18 @@ def tried(case: Case, base: Path, place: Path, at: int, before: bool) -> str:
     return f"after the next run: {after}" if status or after[0] else ""
 
 
+def warmed(case: Case, base: Path, place: Path) -> None:
+    """Run a command once in the process that forks: what it imports and compiles is there in each child."""
+    told, handler = [os.dup(1), os.dup(2)], signal.getsignal(signal.SIGTERM)
+    ready(base, place)
+    command(case.arguments, place.with_suffix(".told"))
+    for number, handle in enumerate(told, 1):
+        os.dup2(handle, number)
+        os.close(handle)
+    signal.signal(signal.SIGTERM, handler)
+    assert threading.active_count() == 1, "a fork would lose what another thread does"
+
+
 def ready_again(place: Path) -> None:
     os.environ["TMPDIR"] = tempfile.tempdir = str(place / "tmp")
     os.chdir(place)
@@ -348,6 +361,7 @@ def main(folder: Path, name: str, share: int) -> None:
         return command(case.arguments, folder / "all.told", Layer(0, True))
 
     forked(lambda: case.prepare(base))
+    warmed(case, base, folder / "warm")
     status, done = forked(whole_run)
     assert status == 0 and done["code"] == 0, (folder / "all.told").read_text()
     kills = [(at, before) for at in range(1, len(done["operations"]) + 1) for before in (True, False)]

