@@ -45,13 +45,32 @@ def fitted(folder: Path) -> Path:
     return folder
 
 
+class Clock(threading.Thread):
+    """Counts the seconds in which this process ran: a machine that slept, or was frozen, answers nobody."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.asleep = 0.0  # seconds
+
+    def run(self) -> None:
+        before = time.monotonic()
+        while True:
+            time.sleep(0.1)
+            now = time.monotonic()
+            self.asleep += now - before if now - before > 5 else 0
+            before = now
+
+
 class Asker(threading.Thread):
     """A client that asks all the time, on one connection or on a new one each time."""
+
+    clock = Clock()
 
     def __init__(self, address: str, seed: int, keep: bool, pause: float) -> None:
         super().__init__(daemon=True)
         self.address, self.draw, self.keep, self.pause = address, random.Random(seed), keep, pause
         self.ended, self.times, self.answers, self.lost = False, list[float](), Counter[int](), list[str]()
+        self.interrupted = 0  # requests that failed while the machine slept
 
     def run(self) -> None:
         client = httpx.Client(timeout=60)
@@ -60,15 +79,20 @@ class Asker(threading.Thread):
                 client.close()
                 client = httpx.Client(timeout=60)
             body = {"texts": [" ".join(self.draw.choices(WORDS, k=6)) for _ in range(self.draw.choice([1, 1, 1, 8]))]}
-            began = time.monotonic()
+            began, asleep = time.monotonic(), self.clock.asleep
             try:
                 answer = client.post(f"{self.address}/v1/predict", json=body)
                 self.answers[answer.status_code] += 1
                 if answer.status_code not in (200, 503):
                     self.lost.append(f"{answer.status_code}: {answer.text[:200]}")
             except httpx.HTTPError as reason:
-                self.lost.append(repr(reason))
-            self.times.append(time.monotonic() - began)
+                time.sleep(1)  # the clock notices
+                if self.clock.asleep == asleep:
+                    self.lost.append(repr(reason))
+                else:
+                    self.interrupted += 1
+            if self.clock.asleep == asleep:
+                self.times.append(time.monotonic() - began)
             time.sleep(self.pause)
         client.close()
 
@@ -116,8 +140,8 @@ def soak(run: Path, minutes: float, count: int, clients: int, seed: int, pause: 
         reader = threading.Thread(target=lambda: told.extend(service.stderr), daemon=True)
         reader.start()
         askers = [Asker(address, seed + place, keep=place % 2 == 0, pause=pause) for place in range(clients)]
-        for asker in askers:
-            asker.start()
+        for thread in (Asker.clock, *askers):
+            thread.start()
         seconds, began = minutes * 60, time.monotonic()
         events = sorted(
             [((place + 0.5) / RELOADS, "reload") for place in range(RELOADS)]
@@ -149,6 +173,7 @@ def soak(run: Path, minutes: float, count: int, clients: int, seed: int, pause: 
     return {
         "minutes": minutes, "seed": seed, "workers": count, "clients": clients, "pause": pause, "exit_code": code,
         "answers": dict(sum((asker.answers for asker in askers), Counter())),
+        "seconds_asleep": round(Asker.clock.asleep), "interrupted": sum(asker.interrupted for asker in askers),
         "lost": [line for asker in askers for line in asker.lost][:20],
         "reloads": sum("reloaded" in line and "not" not in line for line in told),
         "killed": sum("a worker died" in line for line in told), "windows": windows,

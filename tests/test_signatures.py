@@ -81,6 +81,10 @@ def test_keys_are_private_and_never_replaced(tmp_path):
     with pytest.raises(DataError, match="never replaced"):
         make_key(tmp_path / "keys" / "mine")
     assert public.read_bytes() == before
+    public.unlink()  # as a kill between the two would leave it
+    secret = (tmp_path / "keys" / "mine").read_bytes()
+    assert make_key(tmp_path / "keys" / "mine").read_bytes() == before
+    assert (tmp_path / "keys" / "mine").read_bytes() == secret
 
 
 def test_what_is_no_key_is_refused(run, key, public, tmp_path):

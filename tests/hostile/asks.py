@@ -89,23 +89,6 @@ def bodies(place: Path) -> Iterator[Case]:
               for route, body in BODIES]  # fmt: skip
     loop = asyncio.new_event_loop()
 
-    async def ask(method: str, path: str, body: bytes) -> int:
-        sent = list[dict[str, Any]]()
-        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
-
-        async def receive() -> dict[str, Any]:
-            return next(messages, {"type": "http.disconnect"})
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
-        scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"",
-                 "headers": headers, "http_version": "1.1", "scheme": "http", "root_path": "",
-                 "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80)}  # fmt: skip
-        await service(scope, receive, send)
-        return int(sent[0]["status"])
-
     def case(chance: random.Random) -> str:
         route, body = chance.choice(routes)
         for _ in range(chance.choice([0, 1, 1, 2, 3])):
@@ -113,7 +96,7 @@ def bodies(place: Path) -> Iterator[Case]:
         content = json.dumps(body).encode()
         if chance.random() < 0.4:
             content = damaged(content, chance)
-        status = loop.run_until_complete(ask(*route.split(), content))
+        status = loop.run_until_complete(asked(service, *route.split(), content))
         assert status in STATUSES, f"{route}: {status} for {content[:300]!r}"
         if len(models["animals"].index.labels) > 200:  # what was added would make it slow
             models["animals"].index = Double("animals", ANIMALS)
@@ -130,6 +113,25 @@ def bodies(place: Path) -> Iterator[Case]:
         finally:
             loop.run_until_complete(lifespan.__aexit__(None, None, None))
             loop.close()
+
+
+async def asked(service: Any, method: str, path: str, body: bytes) -> int:
+    """Send a request to an app and return the status of its answer."""
+    sent = list[dict[str, Any]]()
+    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def receive() -> dict[str, Any]:
+        return next(messages, {"type": "http.disconnect"})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"",
+             "headers": headers, "http_version": "1.1", "scheme": "http", "root_path": "",
+             "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80)}  # fmt: skip
+    await service(scope, receive, send)
+    return int(sent[0]["status"])
 
 
 @contextmanager

@@ -73,13 +73,12 @@ def parent(kind: str, seed: int, first: int, count: int, until: float) -> dict[s
             tempfile.TemporaryFile() as out,
             subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL) as running,
         ):
-            size, quiet, over = 0, time.monotonic(), False
+            size, quiet, over = 0, 0.0, False
             while running.poll() is None and not over:
                 time.sleep(0.2)
                 now = os.fstat(out.fileno()).st_size
-                quiet = time.monotonic() if now != size else quiet
-                patience = PATIENCE if now else SETUP
-                size, over = now, time.monotonic() > until or time.monotonic() - quiet > patience
+                quiet = 0 if now != size else quiet + 0.2  # counted: a machine that sleeps hangs nowhere
+                size, over = now, time.monotonic() > until or quiet > (PATIENCE if now else SETUP)
             running.kill()
             code = running.wait()
             out.seek(0)

@@ -46,7 +46,7 @@ def ends(folder: Path, places: list[int]) -> dict[int, str]:
         command = [sys.executable, str(Path(__file__).with_name("kinds.py")), str(folder), json.dumps(rest)]
         with subprocess.Popen(command, bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
             place = None
-            while select.select([child.stdout], [], [], PATIENCE)[0] and (line := child.stdout.readline()):
+            while _speaks(child) and (line := child.stdout.readline()):
                 place = json.loads(line)["place"]
                 if "end" in json.loads(line):
                     found[place] = json.loads(line)["end"]
@@ -57,6 +57,11 @@ def ends(folder: Path, places: list[int]) -> dict[int, str]:
                 found[place] = "hangs" if hangs else f"signal {-code}"
             assert place is not None, child.stderr.read()
     return found
+
+
+def _speaks(child: subprocess.Popen[bytes]) -> bool:
+    """Wait for a line; second by second, so that a machine that sleeps meanwhile costs one of them."""
+    return any(select.select([child.stdout], [], [], 1)[0] for _ in range(PATIENCE))
 
 
 def _still_runs(child: subprocess.Popen[bytes]) -> bool:
