@@ -160,7 +160,7 @@ def _loaded(path: Path, load: Any, kind: type, what: str, raw: bytes | None = No
     )
     try:
         key = load(_content(path) if raw is None else raw)
-    except (ValueError, TypeError):  # also a password that is missing
+    except Exception:  # also a password that is missing, and whatever damage does to OpenSSL
         raise wrong from None
     if not isinstance(key, kind):
         raise wrong

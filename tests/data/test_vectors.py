@@ -136,6 +136,9 @@ def test_a_word_with_spaces_and_a_repeated_word_do_no_harm(tmp_path):
         ("5 2\ncat 1 2\n", r"1 words, and the first line promises 5"),
         ("5 0\ncat 1 2\n", r":2: 0 numbers"),
         ("2 3\n\x00\x01\x02\x03", r":2: 0 numbers, not 3"),
+        ("2 99999999999999999999\ncat 1 2\n", r":2: 2 numbers, not 1|none of the"),
+        ("2 999999999\ncat 1 2\n", r":2: 2 numbers, not 999999999"),
+        (f"2 {'9' * 5000}\nunheard 1\n", r"none of the"),
     ],
 )
 def test_a_bad_file_is_named_with_its_line(tmp_path, content, message):

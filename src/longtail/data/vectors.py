@@ -10,6 +10,7 @@ References: Levy, Goldberg and Dagan 2015 (PPMI, smoothed contexts, U Σ^½); Ha
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -252,7 +253,7 @@ def _matching_lines(path: Path, places: Mapping[bytes, int]) -> Iterator[tuple[i
             if number == 1:
                 first = line.split()
                 width = len(first) - 1
-                if width == 1 and first[0].isdigit() and first[1].isdigit():  # the header of fastText
+                if width == 1 and all(re.fullmatch(rb"\d{1,9}", size) for size in first):  # the header of fastText
                     expected, width = int(first[0]), int(first[1])
                     continue
             lines += 1
