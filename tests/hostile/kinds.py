@@ -265,11 +265,13 @@ def attempt(folder: Path, good: TopK | None = None) -> str:
         first = index.predict(QUERIES, k=3)
         if good is not None and _equal(first, good):
             return "answered"
-        for texts in (QUERIES[:1], QUERIES * 20):
-            top = index.predict(texts, k=3)
-            if not all(np.isfinite(one.scores[one.labels >= 0]).all() for one in (first, top)):
+        answers = [first, index.predict(QUERIES[:1], k=3), index.predict(QUERIES * 20, k=3)]
+        if index.model.probabilities is not None:
+            answers += [index.predict(QUERIES, probabilities=True), index.predict(QUERIES, threshold="bins:0.5")]
+        for top in answers:
+            if not np.isfinite(top.scores[top.labels >= 0]).all():
                 return "not finite"
-            if not all(((one.labels >= -1) & (one.labels < len(index.labels))).all() for one in (first, top)):
+            if not ((top.labels >= -1) & (top.labels < len(index.labels))).all():
                 return "labels that do not exist"
         index.explain(QUERIES[0], 0)
         index.describe()
