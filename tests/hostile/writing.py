@@ -16,7 +16,7 @@ from longtail.data.dataset import Dataset
 from longtail.data.formats import load, write
 from longtail.folder import read_config, read_evaluations, write_config
 from longtail.index import Index
-from longtail.signatures import make_key
+from longtail.signatures import make_key, sign
 
 TEXTS = ["word3 filler1", "word7"]
 
@@ -63,6 +63,10 @@ def clean(place: Path, *names: str) -> None:
     """Nothing is left over, in the folder, in the model or among temporary files."""
     found = sorted(path.name for path in place.iterdir() if path.name not in ("tmp", "new.txt"))
     assert found == sorted(names), f"left over: {found}"
+    half = [
+        path for path in place.rglob(".*") if path.name.endswith(".unfinished") or whole.TEMPORARY.fullmatch(path.name)
+    ]
+    assert not half, f"left over: {half}"
     assert not list((place / "tmp").iterdir()), f"left over: {list((place / 'tmp').iterdir())}"
     if (place / "run").is_dir():
         own = {*read_config(place / "run")["files"], "config.json", "log.csv", "labels.journal.jsonl"}
@@ -248,7 +252,7 @@ def sign_again(place: Path, code: int, words: str, _before: Any) -> None:
 
 def keygen_again(place: Path, code: int, words: str, _before: Any) -> None:
     assert code == 0 or (code == 3 and "exists already" in words), words
-    lt.signatures.sign(place / "run", place / "key")
+    sign(place / "run", place / "key")
     after_sign(place, "signed by")
     clean(place, "data", "run", "key", "key.pub")
 
