@@ -68,7 +68,7 @@ COMMANDS = [
     "evaluate run --data data --split test", "graph build data --out new/graph", "graph show data --label 1",
     "augment data --out new/more", "explain run word3",
     "compare run run --data data", "labels add run texts.txt", "labels remove run 3", "labels undo run",
-    "labels list run", "labels check run", "index run", "doctor run", "sign run --key new/key", "keygen new/key",
+    "labels list run", "labels check run", "index run", "doctor run", "sign run --key key", "keygen new/key",
     "report run", "nothing", "--version", "graph fit data", "bench s.toml", "bench s.toml --list", "upgrade run",
     "serve run --port 0", "demo --serve --port 0 --out run", "train linear --data data --out new/out",
     "train knn --data data/train.jsonl --out new/out --continue-from run",
