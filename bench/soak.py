@@ -1,6 +1,6 @@
 """Ask a service for an hour while its model is replaced ten times and five of its workers are killed, as JSON.
 
-    python bench/soak.py [RUN] [--minutes 60] [--workers 2] [--clients 4] [--seed 0]
+    python bench/soak.py [RUN] [--minutes 60] [--workers 2] [--clients 4] [--pause 0.005] [--seed 0]
 
 Without RUN a small `knn` is fitted to made-up texts. Exit code 1 if a request was lost (no answer, or another one than
 200 and 503), if memory grew, or if the slowest hundredth of the answers became slower.
@@ -45,13 +45,32 @@ def fitted(folder: Path) -> Path:
     return folder
 
 
+class Clock(threading.Thread):
+    """Counts the seconds in which this process ran: a machine that slept, or was frozen, answers nobody."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.asleep = 0.0  # seconds
+
+    def run(self) -> None:
+        before = time.monotonic()
+        while True:
+            time.sleep(0.1)
+            now = time.monotonic()
+            self.asleep += now - before if now - before > 5 else 0
+            before = now
+
+
 class Asker(threading.Thread):
     """A client that asks all the time, on one connection or on a new one each time."""
 
-    def __init__(self, address: str, seed: int, keep: bool) -> None:
+    clock = Clock()
+
+    def __init__(self, address: str, seed: int, keep: bool, pause: float) -> None:
         super().__init__(daemon=True)
-        self.address, self.draw, self.keep = address, random.Random(seed), keep
+        self.address, self.draw, self.keep, self.pause = address, random.Random(seed), keep, pause
         self.ended, self.times, self.answers, self.lost = False, list[float](), Counter[int](), list[str]()
+        self.interrupted = 0  # requests that failed while the machine slept
 
     def run(self) -> None:
         client = httpx.Client(timeout=60)
@@ -60,16 +79,21 @@ class Asker(threading.Thread):
                 client.close()
                 client = httpx.Client(timeout=60)
             body = {"texts": [" ".join(self.draw.choices(WORDS, k=6)) for _ in range(self.draw.choice([1, 1, 1, 8]))]}
-            began = time.monotonic()
+            began, asleep = time.monotonic(), self.clock.asleep
             try:
                 answer = client.post(f"{self.address}/v1/predict", json=body)
                 self.answers[answer.status_code] += 1
                 if answer.status_code not in (200, 503):
                     self.lost.append(f"{answer.status_code}: {answer.text[:200]}")
             except httpx.HTTPError as reason:
-                self.lost.append(repr(reason))
-            self.times.append(time.monotonic() - began)
-            time.sleep(0.005)
+                time.sleep(1)  # the clock notices
+                if self.clock.asleep == asleep:
+                    self.lost.append(repr(reason))
+                else:
+                    self.interrupted += 1
+            if self.clock.asleep == asleep:
+                self.times.append(time.monotonic() - began)
+            time.sleep(self.pause)
         client.close()
 
     def taken(self) -> list[float]:
@@ -107,7 +131,7 @@ def replaced(run: Path) -> None:
                 shutil.copyfile(file, folder / file.name)
 
 
-def soak(run: Path, minutes: float, count: int, clients: int, seed: int) -> dict[str, object]:
+def soak(run: Path, minutes: float, count: int, clients: int, seed: int, pause: float) -> dict[str, object]:
     """Ask, replace and kill; return what was seen."""
     command = [sys.executable, "-m", "longtail", "serve", str(run), "--port", "0", "--workers", str(count)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as service:
@@ -115,9 +139,9 @@ def soak(run: Path, minutes: float, count: int, clients: int, seed: int) -> dict
         address = next(found[1] for line in service.stderr if (found := re.search(r"at (http://\S+)", line)))
         reader = threading.Thread(target=lambda: told.extend(service.stderr), daemon=True)
         reader.start()
-        askers = [Asker(address, seed + place, keep=place % 2 == 0) for place in range(clients)]
-        for asker in askers:
-            asker.start()
+        askers = [Asker(address, seed + place, keep=place % 2 == 0, pause=pause) for place in range(clients)]
+        for thread in (Asker.clock, *askers):
+            thread.start()
         seconds, began = minutes * 60, time.monotonic()
         events = sorted(
             [((place + 0.5) / RELOADS, "reload") for place in range(RELOADS)]
@@ -147,8 +171,9 @@ def soak(run: Path, minutes: float, count: int, clients: int, seed: int) -> dict
         code = service.wait(60)
         reader.join(10)
     return {
-        "minutes": minutes, "seed": seed, "workers": count, "clients": clients, "exit_code": code,
+        "minutes": minutes, "seed": seed, "workers": count, "clients": clients, "pause": pause, "exit_code": code,
         "answers": dict(sum((asker.answers for asker in askers), Counter())),
+        "seconds_asleep": round(Asker.clock.asleep), "interrupted": sum(asker.interrupted for asker in askers),
         "lost": [line for asker in askers for line in asker.lost][:20],
         "reloads": sum("reloaded" in line and "not" not in line for line in told),
         "killed": sum("a worker died" in line for line in told), "windows": windows,
@@ -177,11 +202,12 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--pause", type=float, default=0.005, help="Seconds between the questions of a client.")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         run = fitted(Path(place) / "run") if given.run is None else shutil.copytree(given.run, Path(place) / "run")
-        seen = soak(run, given.minutes, given.workers, given.clients, given.seed)
+        seen = soak(run, given.minutes, given.workers, given.clients, given.seed, given.pause)
     seen["wrong"] = verdict(seen)
     print(json.dumps(seen, indent=1))
     sys.exit(bool(seen["wrong"]))

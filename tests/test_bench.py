@@ -107,6 +107,9 @@ def test_a_wrong_suite_is_refused_with_the_remedy(place, text, complaint):
 def test_a_file_that_is_no_suite(place):
     with pytest.raises(DataError, match="not TOML"):
         suite_of(place, "a = = 3")
+    for damage in ("a = " + "9" * 5000, "a = " + "[" * 5000):
+        with pytest.raises(DataError, match="not TOML"):
+            suite_of(place, damage)
     with pytest.raises(DataError, match="not found"):
         read_suite(place / "none.toml")
 
@@ -280,9 +283,10 @@ def test_claims_of_papers_are_judged_by_all_seeds(place):
 
 
 def test_a_broken_line_is_named(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"a": 1}\nnot json\n')
-    with pytest.raises(DataError, match=r"a\.jsonl:2"):
-        read_lines(tmp_path / "a.jsonl")
+    for damage in ("not json", "[" * 5000, '{"a":' * 5000):
+        (tmp_path / "a.jsonl").write_text(f'{{"a": 1}}\n{damage}\n')
+        with pytest.raises(DataError, match=r"a\.jsonl:2"):
+            read_lines(tmp_path / "a.jsonl")
     assert without_folders("see /a/b/c.txt; and/or d/e") == "see c.txt; and/or d/e"
 
 

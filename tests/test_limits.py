@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 from conftest import ROOT
@@ -195,6 +196,24 @@ def test_a_small_limit_ends_in_one_line(place, name, size):
 @pytest.mark.parametrize(("name", "size"), EVERY)
 def test_every_command_ends_in_one_line_under_every_limit(trained, name, size):
     judged(trained, name, size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", [1, 4, 8, 16, 32])
+@pytest.mark.parametrize("size", [1000, 1500, 2500])
+def test_a_training_under_a_limit_hears_sigterm(trained, tmp_path, size, moment):
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({size * MB}, {size * MB}))"
+    code = f"import os, sys; os.chdir({str(trained)!r}); from longtail.start import main; sys.argv[0] = 'longtail'"
+    more = ["--out", str(tmp_path / "new"), "--set", "training.epochs=100000"]  # more than anybody waits for
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{limit}; {code}; main()", *COMMANDS["train frugal"][:4], *more],
+        stderr=subprocess.PIPE, text=True, env=QUIET | {"PYTHONPATH": str(ROOT / "src")},
+    ) as running:  # fmt: skip
+        with suppress(subprocess.TimeoutExpired):
+            running.wait(moment)
+        running.send_signal(signal.SIGTERM)
+        said = running.communicate(timeout=120)[1]  # killed after a minute
+    assert running.returncode in (143, 5, -signal.SIGTERM) and "Traceback" not in said, (running.returncode, said)
 
 
 def test_a_fit_that_a_limit_cannot_hold_is_refused(monkeypatch):

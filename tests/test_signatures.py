@@ -81,6 +81,10 @@ def test_keys_are_private_and_never_replaced(tmp_path):
     with pytest.raises(DataError, match="never replaced"):
         make_key(tmp_path / "keys" / "mine")
     assert public.read_bytes() == before
+    public.unlink()  # as a kill between the two would leave it
+    secret = (tmp_path / "keys" / "mine").read_bytes()
+    assert make_key(tmp_path / "keys" / "mine").read_bytes() == before
+    assert (tmp_path / "keys" / "mine").read_bytes() == secret
 
 
 def test_what_is_no_key_is_refused(run, key, public, tmp_path):
@@ -96,6 +100,10 @@ def test_what_is_no_key_is_refused(run, key, public, tmp_path):
         "text": b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
         "large": b"x" * 2_000_000,
     }
+    for kind, file in (("PRIVATE", key), ("PUBLIC", public)):  # of an algorithm that nobody knows
+        der = base64.b64decode("".join(file.read_text().splitlines()[1:-1])).replace(b"\x2b\x65\x70", b"\x2b\x65\x56")
+        text = f"-----BEGIN {kind} KEY-----\n{base64.b64encode(der).decode()}\n-----END {kind} KEY-----\n"
+        wrong[f"unknown {kind}"] = text.encode()
     for name, content in wrong.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DataError, match=name):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from longtail.errors import DataError, MissingExtra, ModelError
 from longtail.files import read_json, regular, write_json
 from longtail.folder import answers_by, changing, labels_of, verify_files
 from longtail.labels.journal import Journal
-from longtail.whole import synced
+from longtail.whole import held, whole_file
 
 FILE = "signature.json"
 SIGNED = ("model", "labels")  # the hashes that a signature covers
@@ -31,28 +30,29 @@ PUBLIC = re.compile(rb"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", r
 
 
 def make_key(path: Path) -> Path:
-    """Write a new private key, for its owner's eyes only, and beside it the public one, whose path is returned."""
+    """Write a new private key, for its owner's eyes only, and beside it the public one, whose path is returned.
+
+    A private key that is there already stays, and gets the public one that it lacks.
+    """
     public = path.with_name(path.name + ".pub")
-    for file in (path, public):
-        if file.exists():
-            raise DataError("exists already", file=file, remedy="a key is never replaced; choose another name")
     ed25519, pem = _cryptography()
-    key = ed25519.Ed25519PrivateKey.generate()
-    secret = key.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, pem.NoEncryption())
-    shown = key.public_key().public_bytes(pem.Encoding.PEM, pem.PublicFormat.SubjectPublicKeyInfo)
     path.parent.mkdir(parents=True, exist_ok=True)
-    for file, text, mode in ((path, secret, 0o600), (public, shown, 0o644)):
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
-            stream.write(text)
-        synced(file)
-    synced(path.parent)
+    with held(path.parent):
+        if public.exists():
+            raise DataError("exists already", file=public, remedy="a key is never replaced; choose another name")
+        if not path.exists():
+            made = ed25519.Ed25519PrivateKey.generate()
+            with whole_file(path, mode=0o600) as partial:
+                partial.write_bytes(made.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, pem.NoEncryption()))
+        key = _private(path)  # also one whose command was killed before it wrote the public key
+        with whole_file(public) as partial:
+            partial.write_bytes(key.public_key().public_bytes(pem.Encoding.PEM, pem.PublicFormat.SubjectPublicKeyInfo))
     return public
 
 
 def sign(folder: Path, path: Path) -> str:
     """Sign a model folder whose files are sound, with the changes of its labels so far; return the public key."""
-    ed25519, pem = _cryptography()
-    key = _loaded(path, lambda raw: pem.load_pem_private_key(raw, None), ed25519.Ed25519PrivateKey, "a private")
+    key = _private(path)
     with changing(folder) as config:
         verify_files(folder, config["files"])
         hashes = _hashes(folder, config)
@@ -138,6 +138,12 @@ def _is_signed(key: str, signature: object, message: bytes) -> bool:
     return True
 
 
+def _private(path: Path) -> Any:
+    """Read a private key."""
+    ed25519, pem = _cryptography()
+    return _loaded(path, lambda raw: pem.load_pem_private_key(raw, None), ed25519.Ed25519PrivateKey, "a private")
+
+
 def _public_keys(path: Path) -> list[str]:
     """Read the public keys of a file."""
     ed25519, pem = _cryptography()
@@ -154,7 +160,7 @@ def _loaded(path: Path, load: Any, kind: type, what: str, raw: bytes | None = No
     )
     try:
         key = load(_content(path) if raw is None else raw)
-    except (ValueError, TypeError):  # also a password that is missing
+    except Exception:  # also a password that is missing, and whatever damage does to OpenSSL
         raise wrong from None
     if not isinstance(key, kind):
         raise wrong

@@ -36,7 +36,7 @@ UNABLE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)  # of a kernel or a file sy
 
 
 @contextmanager
-def whole_file(path: str | Path) -> Iterator[Path]:
+def whole_file(path: str | Path, *, mode: int = 0o644) -> Iterator[Path]:
     """Yield a temporary path beside `path`; move it there when the block succeeds, remove it when it fails."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     partial, handle = _made(path, folder=False)
     try:
         yield partial
-        partial.chmod(0o644)
+        partial.chmod(mode)
         synced(partial)
         partial.replace(path)
         synced(path.parent)

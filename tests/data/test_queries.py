@@ -26,6 +26,8 @@ from longtail.errors import DataError
         (b'{"text"', "not JSON"),
         (b'{"a":' * 5000, "not JSON"),
         (b'{"text": "a", "id": [1]}', "string or a whole number"),
+        (b'{"title": []}', "no string under"),
+        (b'{"title": [1], "content": "a"}', "no string under"),
     ],
 )
 def test_a_bad_line_is_named(line, message):

@@ -97,6 +97,8 @@ def test_other_syntaxes_and_damage(folder: Path) -> None:
     (folder / "v.ttl").write_text("<http://a> <http://b> <http://c> .")
     with pytest.raises(DataError, match="no concept with a preferred label"):
         load(folder)
+    (folder / "v.ttl").write_text(f"{TURTLE}\n<http://a> <http://www.w3.org/2004/02/skos/core#prefLabel> [] .")
+    assert load(folder)  # a label that is no text
 
 
 @pytest.mark.parametrize(

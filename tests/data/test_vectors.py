@@ -136,6 +136,9 @@ def test_a_word_with_spaces_and_a_repeated_word_do_no_harm(tmp_path):
         ("5 2\ncat 1 2\n", r"1 words, and the first line promises 5"),
         ("5 0\ncat 1 2\n", r":2: 0 numbers"),
         ("2 3\n\x00\x01\x02\x03", r":2: 0 numbers, not 3"),
+        ("2 99999999999999999999\ncat 1 2\n", r":2: 2 numbers, not 1|none of the"),
+        ("2 999999999\ncat 1 2\n", r":2: 2 numbers, not 999999999"),
+        (f"2 {'9' * 5000}\nunheard 1\n", r"none of the"),
     ],
 )
 def test_a_bad_file_is_named_with_its_line(tmp_path, content, message):
@@ -165,6 +168,9 @@ def test_bad_arrays_are_named(tmp_path):
     np.save(path, np.array([[1, 2], [np.inf, 0]]))
     refused(r"bad\.npy: row 1 holds a value")
     path.write_bytes(b"\x93NUMPY")
+    refused(r"bad\.npy: not a readable array")
+    np.save(path, np.ones((2, 2)))
+    path.write_bytes(path.read_bytes().replace(b"(2, 2)", b"(2, 2 "))  # numpy raises an error of Python's tokenizer
     refused(r"bad\.npy: not a readable array")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from contract.empty import gets_none_when_empty
 from golden.corpus import corpus
 from small import networks
 
@@ -244,6 +245,11 @@ def test_labels_look_at_tokens(folder, more, tmp_path):
     pieces, weights = loaded.vectors.looks(Query([train.texts[0]]), np.array([0, 1]))
     assert pieces[0] == "[CLS]" and weights.shape == (2, len(pieces))
     np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-5)
+
+
+def test_empty_texts_get_no_labels_from_laroberta(folder, tmp_path):
+    train = corpus(40)
+    gets_none_when_empty(fit(attending(folder), train), train.texts[0], tmp_path / "run")
 
 
 def test_tmix_goes_on_from_the_mixed_layer(folder):

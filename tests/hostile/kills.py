@@ -1,6 +1,6 @@
 """COMMAND → THE SAME COMMAND, killed before and after each of its file operations, and then run again.
 
-As a program: `kills.py FOLDER COMMAND SHARE` imports everything once, forks a process for each kill, and prints one
+As a program: `kills.py FOLDER COMMAND SHARE` runs the command once, forks a process for each kill, and prints one
 JSON object: how many operations there are, how many kills were tried, and what went wrong.
 """
 
@@ -14,25 +14,21 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from hostile.writing import CASES, Case
 
-import longtail as lt
 import longtail.cli
 from longtail import files, whole
-from longtail.data.dataset import Dataset
-from longtail.data.formats import load, write
-from longtail.folder import read_config
-from longtail.index import Index
 
-OPERATIONS = ("replace", "rename", "unlink", "remove", "rmdir", "mkdir", "fsync", "ftruncate", "pwrite", "chmod")
+OPERATIONS = ("replace", "rename", "unlink", "remove", "rmdir", "mkdir", "fsync", "ftruncate", "truncate", "write",
+              "pwrite", "chmod", "link", "symlink")  # fmt: skip
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-TEXTS = ["word3 filler1", "word7"]
 
 
 class Layer:
@@ -43,18 +39,7 @@ class Layer:
 
     def install(self) -> None:
         """Stand between the program and its files."""
-        for name in (
-            "replace",
-            "rename",
-            "unlink",
-            "remove",
-            "rmdir",
-            "mkdir",
-            "fsync",
-            "ftruncate",
-            "pwrite",
-            "chmod",
-        ):
+        for name in OPERATIONS:
             self._wrap(os, name)
         self._wrap(os, "open", lambda _path, flags, *_, **__: bool(flags & WRITING))
         for module in (io, builtins):
@@ -64,7 +49,7 @@ class Layer:
         self._wrap(pa, "OSFile", lambda _path, mode="r", *_, **__: "w" in mode)
         self._wrap(whole, "_exchange")
 
-    def _wrap(self, module: Any, name: str, counts: Callable[..., bool] = lambda *_, **__: True) -> None:
+    def _wrap(self, module: object, name: str, counts: Callable[..., bool] = lambda *_, **__: True) -> None:
         real = getattr(module, name)
 
         def wrapped(*values: Any, **named: Any) -> Any:
@@ -75,10 +60,13 @@ class Layer:
             if number == self.at and self.before:
                 os.kill(os.getpid(), signal.SIGKILL)
             try:
-                return real(*values, **named)
+                given = real(*values, **named)
             finally:
                 if number == self.at:
                     os.kill(os.getpid(), signal.SIGKILL)
+            if isinstance(given, io.IOBase):
+                self._wrap(given, "write")  # each write into a file that was opened
+            return given
 
         setattr(module, name, wrapped)
 
@@ -101,189 +89,22 @@ def forked(work: Callable[[], Any]) -> tuple[int, Any]:
     return status, json.loads(raw) if raw else None
 
 
-def command(arguments: list[str], told: Path, layer: Layer | None = None) -> dict[str, Any]:
-    """Run a command line; what it says goes to a file."""
+def command(case: Case, told: Path, layer: Layer | None = None) -> dict[str, Any]:
+    """Run a command line, or what stands for one; what it says goes to a file."""
     handle = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     if layer:
         layer.install()
-    sys.argv = ["longtail", *arguments]
+    sys.argv = ["longtail", *case.arguments]
     code: Any = 0
     try:
-        longtail.cli.main()
+        (case.instead or longtail.cli.main)()
     except SystemExit as end:
         code = end.code or 0
     sys.stdout.flush()
     sys.stderr.flush()
-    return {"code": code, "operations": [] if layer is None else layer.names}
-
-
-@dataclass(frozen=True)
-class Case:
-    """A command in a folder that was made ready for it, and what must hold after a kill and after the next run."""
-
-    arguments: list[str]
-    prepare: Callable[[Path], None]
-    killed: Callable[[Path, str], Any]  # sees what the command told before it was killed
-    again: Callable[[Path, int, str, Any], None]  # exit code and words of the next run, and what `killed` returned
-
-
-def data(place: Path) -> None:
-    from small import board  # torch, which the process that forks does without
-
-    train = board(40)
-    write(Dataset(train.labels, {"train": train, "test": train.named("test")}, "board"), place / "data", "jsonl")
-
-
-def model(place: Path, recipe: str = "knn") -> None:
-    from small import short
-
-    data(place)
-    lt.fit(short(recipe), load(place / "data").train).save(place / "run")
-
-
-def labelled(place: Path) -> None:
-    model(place)
-    Index.load(place / "run").add(["blue parrot"])
-
-
-def sound(place: Path, labels: int | None = None) -> Index:
-    """Open the model, ask it, and return it; nothing but its own files lie there."""
-    index = Index.load(place / "run", verify=True)
-    assert index.predict(TEXTS, k=2).labels.shape == (2, 2)
-    assert labels is None or len(index.labels) == labels, f"{len(index.labels)} labels"
-    return index
-
-
-def clean(place: Path, *names: str) -> None:
-    """Nothing is left over, in the folder, in the model or among temporary files."""
-    found = sorted(path.name for path in place.iterdir() if path.name not in ("tmp", "new.txt"))
-    assert found == sorted(names), f"left over: {found}"
-    assert not list((place / "tmp").iterdir()), f"left over: {list((place / 'tmp').iterdir())}"
-    if (place / "run").is_dir():
-        own = {*read_config(place / "run")["files"], "config.json", "log.csv", "labels.journal.jsonl"}
-        found = sorted(path.name for path in (place / "run").iterdir() if path.name not in own)
-        assert not found, f"left over in the model: {found}"
-
-
-def after_train(place: Path, told: str) -> Any:
-    if "wrote" in told or (place / "run").exists():
-        sound(place, 30)
-
-
-def train_again(place: Path, code: int, words: str, _before: Any) -> None:
-    assert code == 0 or (code == 3 and "a finished model is here" in words), words
-    sound(place, 30)
-    clean(place, "data", "run")
-
-
-def after_force(place: Path, _told: str) -> Any:
-    assert "blue parrot" in sound(place, 31).labels.texts.tolist()
-
-
-def force_again(place: Path, code: int, words: str, _before: Any) -> None:
-    assert code == 0, words
-    after_force(place, words)
-    clean(place, "data", "run")
-
-
-def after_index(place: Path, told: str) -> Any:
-    assert (sound(place, 30).served is not None) or "measured" not in told
-    whole.check_target(place / "run", force=True)  # `train --force` is not refused
-
-
-def index_again(place: Path, code: int, words: str, _before: Any) -> None:
-    assert code == 0, words
-    assert sound(place, 30).served is not None
-    clean(place, "data", "run")
-
-
-def after_add(place: Path, told: str) -> Any:
-    count = len(sound(place).labels)
-    assert count == 32 if "added" in told else count in (31, 32)
-    return count
-
-
-def add_again(place: Path, code: int, words: str, before: Any) -> None:
-    assert code == 0, words
-    sound(place, before + 1)
-    clean(place, "data", "run")
-
-
-def after_remove(place: Path, told: str) -> Any:
-    removed = sound(place, 31).removed
-    assert removed == {3} if "removed" in told else removed in (frozenset(), {3})
-
-
-def remove_again(place: Path, code: int, words: str, _before: Any) -> None:
-    assert code == 0, words
-    assert sound(place, 31).removed == {3}
-    clean(place, "data", "run")
-
-
-def after_undo(place: Path, told: str) -> Any:
-    count = len(sound(place).labels)
-    assert count == 30 if "took back" in told else count in (30, 31)
-    return count
-
-
-def undo_again(place: Path, code: int, words: str, before: Any) -> None:
-    assert code == 0 if before == 31 else (code == 3 and "no change" in words), words
-    sound(place, 30)
-    clean(place, "data", "run")
-
-
-def after_convert(place: Path, told: str) -> Any:
-    if "wrote" in told or (place / "out").exists():
-        assert load(place / "out").fingerprint == load(place / "data").fingerprint
-
-
-def convert_again(place: Path, code: int, words: str, _before: Any) -> None:
-    assert code == 0 or (code == 3 and "exists already" in words), words
-    after_convert(place, "wrote")
-    clean(place, "data", "out")
-
-
-def converted(place: Path) -> None:
-    data(place)
-    write(load(place / "data"), place / "out", "csv")
-
-
-def suite(place: Path) -> None:
-    data(place)
-    text = f'title = "s"\ndata = ["{place / "data"}"]\n[[run]]\nname = "knn"\nrecipe = "knn"\n'
-    (place / "s.toml").write_text(text)
-
-
-def after_bench(place: Path, _told: str) -> Any:
-    return None
-
-
-def bench_again(place: Path, code: int, words: str, _before: Any) -> None:
-    assert code == 0, words
-    lines = [json.loads(line) for line in (place / "s.jsonl").read_text().splitlines()]
-    assert len([line for line in lines if "error" not in line]) == 1
-    clean(place, "data", "s.toml", "s.jsonl", "s.md")
-
-
-TRAIN = ["train", "knn", "--data", "data", "--out", "run"]
-FRUGAL = ["train", "frugal", "--data", "data", "--out", "run", "--set", "training.epochs=2", "--set", "encoder.dim=8",
-          "--set", "training.save_seconds=0", "--set", "lexical=null", "--set", "linear=null"]  # fmt: skip
-CASES = {
-    "train": Case(TRAIN, data, after_train, train_again),
-    "train frugal": Case(FRUGAL, data, after_train, train_again),
-    "force": Case([*TRAIN, "--force"], labelled, after_force, force_again),
-    "index": Case(["index", "run"], lambda place: model(place, "frugal"), after_index, index_again),
-    "add": Case(["labels", "add", "run", "new.txt"], labelled, after_add, add_again),
-    "remove": Case(["labels", "remove", "run", "3"], labelled, after_remove, remove_again),
-    "undo": Case(["labels", "undo", "run"], labelled, after_undo, undo_again),
-    "convert": Case(["data", "convert", "data", "out"], data, after_convert, convert_again),
-    "convert --force": Case(
-        ["data", "convert", "data", "out", "--format", "jsonl", "--force"], converted, after_convert, convert_again
-    ),
-    "bench": Case(["bench", "s.toml"], suite, after_bench, bench_again),
-}
+    return {"code": code, "operations": [] if layer is None else list(layer.names)}
 
 
 def ready(base: Path, place: Path) -> None:
@@ -300,7 +121,7 @@ def tried(case: Case, base: Path, place: Path, at: int, before: bool) -> str:
 
     def first() -> Any:
         ready(base, place)
-        return command(case.arguments, place.with_suffix(".told"), Layer(at, before))
+        return command(case, place.with_suffix(".told"), Layer(at, before))
 
     def look() -> Any:
         ready_again(place)
@@ -308,7 +129,7 @@ def tried(case: Case, base: Path, place: Path, at: int, before: bool) -> str:
 
     def second() -> Any:
         ready_again(place)
-        return command(case.arguments, place.with_suffix(".again"))
+        return command(case, place.with_suffix(".again"))
 
     status, _ = forked(first)
     if not os.WIFSIGNALED(status):
@@ -323,6 +144,18 @@ def tried(case: Case, base: Path, place: Path, at: int, before: bool) -> str:
     status, after = forked(lambda: judged(lambda: case.again(place, ended["code"], words, seen[1])))
     shutil.rmtree(place, ignore_errors=True)
     return f"after the next run: {after}" if status or after[0] else ""
+
+
+def warmed(case: Case, base: Path, place: Path) -> None:
+    """Run a command once in the process that forks: what it imports and compiles is there in each child."""
+    told, handler = [os.dup(1), os.dup(2)], signal.getsignal(signal.SIGTERM)
+    ready(base, place)
+    command(case, place.with_suffix(".told"))
+    for number, handle in enumerate(told, 1):
+        os.dup2(handle, number)
+        os.close(handle)
+    signal.signal(signal.SIGTERM, handler)
+    assert threading.active_count() == 1, "a fork would lose what another thread does"
 
 
 def ready_again(place: Path) -> None:
@@ -345,9 +178,10 @@ def main(folder: Path, name: str, share: int) -> None:
 
     def whole_run() -> Any:
         ready(base, folder / "all")
-        return command(case.arguments, folder / "all.told", Layer(0, True))
+        return command(case, folder / "all.told", Layer(0, True))
 
     forked(lambda: case.prepare(base))
+    warmed(case, base, folder / "warm")
     status, done = forked(whole_run)
     assert status == 0 and done["code"] == 0, (folder / "all.told").read_text()
     kills = [(at, before) for at in range(1, len(done["operations"]) + 1) for before in (True, False)]

@@ -18,7 +18,8 @@ QUICK = {"force": 250, "add": 8}
 def killed(name: str, place: Path, share: int) -> dict[str, object]:
     command = [sys.executable, str(Path(__file__).with_name("kills.py")), str(place), name, str(share)]
     paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}  # it shares small data with other tests
+    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")  # it forks
+    environment = os.environ | one | {"PYTHONPATH": os.pathsep.join(paths)}  # it shares small data with other tests
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])

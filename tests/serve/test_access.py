@@ -114,3 +114,17 @@ def test_the_access_log_has_a_line_for_each_request_and_no_text(start, tmp_path)
     ]  # fmt: skip
     assert lines[0]["milliseconds"] > 0 and lines[0]["bytes"] > 0 and lines[0]["client"]
     assert "secret" not in (tmp_path / "log.jsonl").read_text()
+
+
+def test_the_access_log_has_texts_where_that_is_asked_for(start, tmp_path):
+    client = start(Double("animals", ANIMALS), access_log=tmp_path / "log.jsonl", log_texts=True, api_key="hidden")
+    key = {"x-api-key": "hidden"}
+    client.post("/v1/predict", json={"texts": ["a secret cat"]}, headers=key)
+    client.get("/v1/labels", params={"text": "secret"}, headers=key)
+    client.post("/v1/predict", json={"texts": ["x" * 100_000]}, headers=key)
+    until(lambda: len((tmp_path / "log.jsonl").read_text().splitlines()) == 3)
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert json.loads(lines[0]["body"]) == {"texts": ["a secret cat"]} and lines[1]["query"] == "text=secret"
+    assert len(lines[2]["body"]) == 64 * 2**10 and "hidden" not in (tmp_path / "log.jsonl").read_text()
+    with pytest.raises(DataError, match="--access-log"):
+        Settings((tmp_path,), log_texts=True)

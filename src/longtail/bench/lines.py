@@ -163,7 +163,7 @@ def read_lines(out: Path, *, repair: bool = False) -> list[Line]:
     for number, raw in enumerate(whole.splitlines(), 1):
         try:
             line = json.loads(raw)
-        except ValueError as reason:
+        except (ValueError, RecursionError) as reason:
             raise DataError(f"not JSON ({reason})", file=out, line=number, remedy="delete the line") from None
         if not isinstance(line, dict):
             raise DataError("not an object", file=out, line=number, remedy="delete the line")

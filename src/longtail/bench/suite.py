@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass as checked
 
 from longtail.auto.portfolio import Auto, portfolio
 from longtail.bench.variants import check_way, columns
-from longtail.errors import DataError, RecipeError, nearest
+from longtail.errors import DataError, RecipeError, nearest, one_line
 from longtail.recipe import Recipe, augmentations, find_recipe
 from longtail.records import When, overridden, replaced
 
@@ -198,8 +198,8 @@ def read_suite(path: str | Path) -> Suite:
         config = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError("not found", file=path, remedy="give a suite file, like those in results/suites") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
-        raise DataError(f"not TOML ({reason})", file=path, remedy="mend the line") from None
+    except (ValueError, RecursionError) as reason:  # no TOML, no UTF-8, a number too long, too deep
+        raise DataError(f"not TOML ({one_line(reason)})", file=path, remedy="mend the line") from None
     for table, cls in (("run", Run), ("peer", Peer), ("claim", Claim)):
         entries = config.get(table, [])
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):

@@ -50,6 +50,9 @@ def serve(
     access_log: Annotated[
         Path | None, typer.Option(help="Append a JSON line for each request, without texts; - is standard error.")
     ] = None,
+    log_texts: Annotated[
+        bool, typer.Option("--log-texts", help="Keep the query and the body of each request in --access-log too.")
+    ] = False,
     trusted_keys: Trusted = None,
     feedback: Annotated[
         Path | None,
@@ -68,7 +71,7 @@ def serve(
     configure_logging()
     settings = Settings(
         tuple(runs), host=host, port=port, workers=workers, api_key=api_key, insecure=insecure, public=public,
-        access_log=access_log, feedback=feedback,
+        access_log=access_log, log_texts=log_texts, feedback=feedback,
         trusted=() if trusted_keys is None else read_keys(trusted_keys),
     )  # fmt: skip
     listener = listen(settings)

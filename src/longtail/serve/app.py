@@ -31,6 +31,7 @@ from longtail.serve.routes import Routes, register
 from longtail.serve.settings import Settings
 
 GUARDED = ("/metrics", "/openapi.json")  # these tell what the service is asked, and what it can do
+CALLS = {f"/v1/{name}" for name in ("predict", "explain", "nearest", "labels", "model", "feedback")}  # in figures
 MAX_PATH = 200  # characters; the paths of the service are short
 PAGE = Path(__file__).parent / "page"
 KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
@@ -74,7 +75,7 @@ class Service:
     def __init__(self, settings: Settings, registry: Registry, gauges: Gauges) -> None:
         self.settings, self.registry, self.gauges = settings, registry, gauges
         self.access = Access(settings)
-        self.log = None if settings.access_log is None else AccessLog(settings.access_log)
+        self.log = None if settings.access_log is None else AccessLog(settings.access_log, texts=settings.log_texts)
         self.batcher = Batcher(registry, settings.limits, gauges)
         feedback = None if settings.feedback is None else Feedback(settings.feedback)
         self.routes = Routes(registry, self.batcher, self.access, settings.limits, feedback)
@@ -99,11 +100,12 @@ class Service:
             await self.app(scope, receive, send)
             return
         began, path = time.perf_counter(), scope["path"]
+        receive, heard = (receive, bytearray()) if self.log is None else self.log.listening(receive)
         status = await self._respond(path, scope, receive, send)
         seconds = time.perf_counter() - began
         self.gauges.observe(_route(path), status, seconds)
         if self.log is not None:
-            self.log.note(scope, _route(path), status, seconds)
+            self.log.note(scope, _route(path), status, seconds, heard)
 
     async def _respond(self, path: str, scope: Scope, receive: Receive, send: Send) -> int:
         """Answer a request and return the status."""
@@ -176,5 +178,5 @@ def _route(path: str) -> str:
     """
     if path.startswith("/v1/"):
         kind = "/".join(path.split("/")[:3])
-        return kind if kind in ("/v1/predict", "/v1/explain", "/v1/labels", "/v1/model", "/v1/feedback") else "other"
+        return kind if kind in CALLS else "other"
     return path if path in FILES or path in ("/healthz", "/readyz", "/metrics", "/openapi.json") else "other"

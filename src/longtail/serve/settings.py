@@ -41,6 +41,7 @@ class Settings:
     insecure: bool = False
     public: bool = False  # whether /metrics and /openapi.json are answered without the key
     access_log: Path | None = None  # a JSON line for each request; "-" is standard error
+    log_texts: bool = False  # whether its lines have the query and the body of a request
     trusted: tuple[str, ...] = ()  # public keys: only models that one of them signed are served
     feedback: Path | None = None  # a JSON line for each judgement of a prediction
     limits: Limits = Limits()
@@ -49,6 +50,8 @@ class Settings:
     def __post_init__(self) -> None:
         if not self.runs:
             raise DataError("no model folder", remedy="name at least one: longtail serve RUN")
+        if self.log_texts and self.access_log is None:
+            raise DataError("there is no access log for texts", remedy="give --access-log FILE too")
         if self.api_key is not None and not self.api_key.strip():
             raise DataError("the API key is empty", remedy="give a long random one, or none")
         if not (self.loopback or self.api_key or self.insecure):

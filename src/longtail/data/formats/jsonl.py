@@ -228,9 +228,9 @@ def row_text(row: dict[str, Any], names: tuple[str, ...]) -> Any:
         return parts[0] if parts else None
     text = row.get("text")
     if text is None and "title" in row:
-        text = row["title"] if row.get("content") is None else [row["title"], row["content"]]
-        if type(text) is list and type(text[0]) is type(text[1]) is str:
-            text = f"{text[0]} {text[1]}"
+        text = title = row["title"]
+        if (content := row.get("content")) is not None:
+            text = f"{title} {content}" if type(title) is type(content) is str else [title, content]
     return text
 
 

@@ -74,9 +74,9 @@ def _labels(graph: Any, concept: Any, kind: Any) -> ByLanguage:
     """Return the labels of one kind of a concept by language, in order."""
     found: ByLanguage = {}
     for literal in sorted(graph.objects(concept, kind), key=str):
-        text = clean(str(literal))
+        text, language = clean(str(literal)), getattr(literal, "language", None)  # an address has none
         if text:
-            found.setdefault(literal.language or "", []).append(text)
+            found.setdefault(language or "", []).append(text)
     return found
 
 
