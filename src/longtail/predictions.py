@@ -57,8 +57,6 @@ class Predictor:
         """Score chosen labels of one text, all of them where vectors know it; labels ascend."""
         query = Query([text])
         trained, scores, proposed = self.scorer.within(query, labels[labels < self.labels])
-        if self.scorer.vectors is not None and not self.scorer.vectors.knows(query):
-            trained, scores = trained[scores > 0], scores[scores > 0]  # those that words alone speak for
         merged, values = self._with_added(query, trained, scores, proposed)
         mask = np.isin(merged, labels)
         return _ranked(merged[mask], values[mask], len(merged))

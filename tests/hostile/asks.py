@@ -183,8 +183,8 @@ def arguments(place: Path) -> Iterator[Case]:
 
 def served(settings: Settings, listener: socket.socket, *, started: Callable[[], None]) -> int:
     """Open the models of a service and stop."""
-    create_app(settings)
     listener.close()
+    create_app(settings)
     started()
     return 0
 

@@ -164,7 +164,7 @@ def files(place: Path) -> Iterator[Case]:
     (place / "skos.ttl").write_text(VOCABULARY)
     read_skos(place / "skos.ttl", None, Problems())
     _graph(place / "skos.ttl").serialize(place / "skos.rdf", "xml")
-    _graph(place / "skos.ttl").serialize(place / "skos.nt", "nt")
+    _graph(place / "skos.ttl").serialize(place / "skos.nt", "nt", encoding="utf-8")
     (place / "suite.toml").write_text(SUITE)
     (place / "suite.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES))
     make_key(place / "key")

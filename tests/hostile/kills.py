@@ -64,7 +64,7 @@ class Layer:
             finally:
                 if number == self.at:
                     os.kill(os.getpid(), signal.SIGKILL)
-            if isinstance(given, io.IOBase):
+            if isinstance(given, io.FileIO | io.BufferedIOBase | io.TextIOBase) and hasattr(given, "__dict__"):
                 self._wrap(given, "write")  # each write into a file that was opened
             return given
 

