@@ -142,6 +142,10 @@ def test_points_that_share_all_their_labels_go_to_one_side_together():
         assert set(validation.targets.indices) <= set(rest.targets.indices)
         assert (np.diff(validation.targets.indptr) > 0).all() and 99 not in validation.targets.indices
         seen |= set(np.diff(validation.targets.indptr))
+    apart = [[3 * group, 3 * group + 1, 3 * group + 2] for group in range(20) for _ in range(5)]
+    train = from_rows({"train": (["text"] * 100, apart)}, label_texts=["x"] * 60).train
+    rest, validation = train.divide(0.2, seed=0, leave=True)  # each group has labels of its own
+    assert len(rest) == 80 and validation.targets.nnz == 60
     assert seen >= {2, 3}  # some have lost a label that was theirs alone
     rows = [[0]] * 150 + [[3 + point, 4 + point, *range(100, 120)] for point in range(50)]  # many labels, others shared
     mixed = from_rows({"train": (["text"] * 200, rows)}, label_texts=["x"] * 120).train

@@ -140,10 +140,9 @@ class Split:
         """Split the points at random into (the rest, a validation part); order is kept inside both.
 
         Augmented points do not become validation points, unless there are no others: real queries are not like them.
-        With `leave` no label loses its last point, as far as there are points enough: what is asked later has labels
-        that are known. Where most points share all their labels with others, as the titles of one occupation do, those
-        go to one side together: what is asked later will hardly be one more of a group that is known. There validation
-        points are without the labels that no other point has.
+        With `leave` no label loses its last point, as far as there are points enough. Where most points share all their
+        labels with others, as the titles of one occupation do, those go to one side together: what is asked later will
+        hardly be one more of a group that is known; with `leave` they are asked for labels that other points have too.
         """
         real = np.arange(len(self))
         if self.augmented is not None and not self.augmented.all():
@@ -162,12 +161,13 @@ class Split:
         elif leave:
             order = keeping_labels(self.targets, order, size)
         mask[order[:size]] = True
-        if groups is None or not leave:
-            return self.take(np.flatnonzero(~mask)), self.take(np.flatnonzero(mask), "validation")
-        known = of_labels(self.targets, self.targets[np.flatnonzero(~mask)].indices)
-        mask &= np.diff(known.indptr) > 0
-        rest, validation = np.flatnonzero(~mask), np.flatnonzero(mask)
-        return self.take(rest), replace(self.take(validation, "validation"), targets=known[validation])
+        targets = self.targets
+        if leave and groups is not None:
+            known = of_labels(targets, targets[np.flatnonzero(~mask)].indices)
+            if (asked := mask & (np.diff(known.indptr) > 0)).any():  # not where each group has labels of its own
+                targets, mask = known, asked
+        rest, held = np.flatnonzero(~mask), np.flatnonzero(mask)
+        return self.take(rest), replace(self.take(held, "validation"), targets=targets[held])
 
 
 @dataclass(frozen=True, eq=False)

@@ -74,11 +74,8 @@ def _labels(graph: Any, concept: Any, kind: Any) -> ByLanguage:
     """Return the labels of one kind of a concept by language, in order."""
     found: ByLanguage = {}
     for literal in sorted(graph.objects(concept, kind), key=str):
-        text, language = (
-            clean(str(literal)),
-            literal.language if hasattr(literal, "language") else None,
-        )  # no address has
-        if text:
+        language = literal.language if hasattr(literal, "language") else None  # an address has none
+        if text := clean(str(literal)):
             found.setdefault(language or "", []).append(text)
     return found
 
